@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -152,15 +153,16 @@ class Chunk(NamedTuple):
 
 def packed(header: bytes, chunks: Sequence[Chunk]) -> Bytes:
     """Return a buffer of whole units of ALIGN bytes: a header of at most one unit, then the chunks, each aligned."""
-    shapes = [(len(array if rows is None else rows), *array.shape[1:]) for array, rows, _ in chunks]
-    sizes = [chunk.array.dtype.itemsize * math.prod(shape) for chunk, shape in zip(chunks, shapes, strict=True)]
-    buffer = np.empty(ALIGN + sum(map(_padded, sizes)), dtype=np.uint8)
+    end, places = ALIGN, list[tuple[Chunk, tuple[int, ...], int]]()
+    for chunk in chunks:
+        shape = len(chunk.array if chunk.rows is None else chunk.rows), *chunk.array.shape[1:]
+        if n_bytes := chunk.array.dtype.itemsize * math.prod(shape):
+            places.append((chunk, shape, end))
+            end += _padded(n_bytes)
+    buffer = np.empty(end, dtype=np.uint8)
     buffer[: len(header)] = np.frombuffer(header, np.uint8)
-    at = ALIGN
-    for (array, rows, order), shape, n_bytes in zip(chunks, shapes, sizes, strict=True):
-        if n_bytes:
-            copy_rows(array, rows, ordered(shape, array.dtype, order, buffer.data, at))
-            at += _padded(n_bytes)
+    for (array, rows, order), shape, at in places:
+        copy_rows(array, rows, ordered(shape, array.dtype, order, buffer.data, at))
     return buffer
 
 
@@ -386,6 +388,9 @@ def column_of(value: Any, pack: Pack | None = None, unpack: Unpack | None = None
     return None
 
 
+_ndim = operator.attrgetter("ndim")
+
+
 def orders_of(values: Sequence[Any]) -> Orders:
     """Return the order of each value; () of one that is no array."""
     return tuple(order_of(value) if isinstance(value, np.ndarray) else () for value in values)
@@ -393,7 +398,7 @@ def orders_of(values: Sequence[Any]) -> Orders:
 
 def chunks_of_rows(columns: Sequence[Column], values: Sequence[Any], index: Index, orders: Orders = ()) -> list[Chunk]:
     """Return some rows of values as chunks, in these orders (none: C)."""
-    chunks = [Chunk(axes)] if len(axes := _encoded(tuple(one.ndim for one in columns), orders)) else []
+    chunks = [Chunk(axes)] if len(axes := _encoded(tuple(map(_ndim, columns)), orders)) else []
     for column, value, order in zip(columns, values, orders or [()] * len(columns), strict=True):
         chunks += column.chunks(value, index, order)
     return chunks
@@ -401,9 +406,11 @@ def chunks_of_rows(columns: Sequence[Column], values: Sequence[Any], index: Inde
 
 def read_rows(columns: Sequence[Column], reader: Reader, n: int) -> tuple[tuple[Any, ...], Orders]:
     """Return n rows of values, written by `chunks_of_rows`, and the orders of the sender."""
-    ndims = tuple(one.ndim for one in columns)
+    ndims, values = tuple(map(_ndim, columns)), []
     orders = _decoded(ndims, reader.array(_BYTE, (sum(ndims),)).tobytes())
-    return tuple(column.read(reader, n, order) for column, order in zip(columns, orders, strict=True)), orders
+    for column, order in zip(columns, orders, strict=True):
+        values.append(column.read(reader, n, order))
+    return tuple(values), orders
 
 
 @functools.lru_cache

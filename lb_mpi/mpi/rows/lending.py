@@ -56,7 +56,7 @@ class Wire(Parcels):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm, Tag.LENDING)
         self._round = 0
-        self._early: list[tuple[int, Buffer]] = []
+        self._early: list[tuple[int, int, Buffer]] = []
 
     def begin(self) -> None:
         """Start the next round, of which `sent_bytes` are counted."""
@@ -70,14 +70,13 @@ class Wire(Parcels):
 
     def arrived(self) -> list[tuple[int, Buffer]]:
         """Return the parcels of this round that have arrived, as (source, parcel), in order for each source."""
-        all_rounds = self._early + [(source, buffer) for source, _, buffer in self.take()]
-        self._early, mine = [], []
-        for source, buffer in all_rounds:
+        arrived, self._early, mine = [*self._early, *self.take()], [], list[tuple[int, Buffer]]()
+        for source, tag, buffer in arrived:
             (number,) = _NUMBER.unpack_from(buffer.data, _AT)
             if number == self._round:
                 mine.append((source, buffer))
             elif number > self._round:
-                self._early.append((source, buffer))
+                self._early.append((source, tag, buffer))
         return mine
 
 
@@ -117,7 +116,9 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
         An emulated slow rank ends when it has rested, and so sent its last results.
         """
-        began, arrived = time.perf_counter(), [self._read(*parcel) for parcel in self._wire.arrived()]
+        arrived, began = list[Arrival](), time.perf_counter()
+        for source, buffer in self._wire.arrived():
+            arrived.append(self._read(source, buffer))
         if arrived:
             self._computing.spent_s += time.perf_counter() - began
         if self._end is not None:
@@ -138,11 +139,13 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             if message.kind is RoundKind.SETTLED:
                 self._end = message.payload
                 continue
-            self._wire.post(rank, self._parcel(message))
-            if message.rows is not None:
-                n_rows = count(self._rows.of_units(message.rows))
-                self._n_lent += n_rows
-                self._loans.lent(rank, n_rows)
+            buffer = message.payload
+            if message.rows is not None and count(message.rows):
+                rows = self._rows.of_units(message.rows)
+                buffer = self._rows.parcel(rows, kind=message.kind) if buffer is None else buffer
+                self._n_lent += count(rows)
+                self._loans.lent(rank, count(rows))
+            self._wire.post(rank, empty_parcel(message.kind) if buffer is None else buffer)
         if sends:
             self._computing.spent_s += time.perf_counter() - began
         if self._end is not None:
@@ -168,9 +171,11 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         try:
             if isinstance(job, Job):
                 return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
-            packed = self._packed(job.message) if isinstance(job, Packing) else None
+            packed = None
             if isinstance(job, Unpacking):
                 self._store(job.borrower, job.message)
+            elif job.message.rows is not None:
+                packed = self._rows.parcel(self._rows.of_units(job.message.rows), kind=job.message.kind)
             self._computing.spent_s += time.perf_counter() - began
             return packed
         except RowsDiffer:
@@ -205,18 +210,6 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         """Store results that a borrower has sent."""
         loan = self._round.away[borrower]
         self._results.receive(self._rows.of_units(loan.rows), done.payload)
-
-    def _parcel(self, message: RoundMessage) -> Buffer:
-        if message.payload is not None:
-            buffer: Buffer = message.payload
-            return buffer
-        if message.rows is None or not count(message.rows):
-            return empty_parcel(message.kind)
-        return self._packed(message)
-
-    def _packed(self, message: RoundMessage) -> Buffer:
-        assert message.rows is not None
-        return self._rows.parcel(self._rows.of_units(message.rows), kind=message.kind)
 
     def _compute_foreign(self, job: Job) -> Computed:
         """Compute rows of another rank; the payload is the parcel of their results."""

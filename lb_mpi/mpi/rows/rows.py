@@ -342,12 +342,13 @@ class Results:
 
     def receive(self, index: Rowset, buffer: Buffer) -> None:
         """Store results that another rank has computed."""
-        if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:
+        mark = head(buffer).mark
+        if self.spec is None and self._known is not None and mark == self._known.mark:
             self.look_like(self._known)
         if self.spec is None:
             self._early.append((index, buffer))
             self.mark = UNKNOWN
-        elif head(buffer).mark == self.mark:
+        elif mark == self.mark:
             self.put(index, columns_of(buffer, self.spec, self._rows.pack, self._rows.unpack))
 
     @property
