@@ -291,7 +291,7 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     # It says so, and nobody looks whether results are missing.
     (rows_module, [EARLY, ("Results.value", "if self._n_missing:", "if False:")]),
     # The form of the last call is adopted whatever arrives.
-    (rows_module, [("Results.receive", " and head(buffer).mark == self._known.mark", "")]),
+    (rows_module, [("Results.receive", " and mark == self._known.mark", "")]),
     # It is adopted although nothing has arrived of this call.
     (rows_module, [("Results.__init__",
       "self.spec: Spec | None = None  # None: unknown yet\n        self.mark = 0",
@@ -300,7 +300,7 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     (rows_module, [("Results.receive", "self._early.append((index, buffer))", "pass")]),
     # It is stored in the form of the rows.
     (rows_module, [("Results.receive",
-      "if self.spec is None and self._known is not None and head(buffer).mark == self._known.mark:\n"
+      "if self.spec is None and self._known is not None and mark == self._known.mark:\n"
       "            self.look_like(self._known)",
       "if self.spec is None:\n            self.look_like(self._rows.spec)")]),
     # A quick call whose results have another form ends as any other.
