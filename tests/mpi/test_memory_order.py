@@ -161,7 +161,7 @@ MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way
     ("rebalance", values, ("Values.join", "[(self._n, self._orders),", "[(2, self._orders),")),
     ("save", save, ("save", "agreed(everyone)", "everyone[-1][1]")),
     ("map_rows", rows_module, ("Rows.parcel", ", self.orders)", ")")),
-    ("map_rows", rows_module, ("Results.room", "_fitted(like, 1 + len(shape))) for", "()) for")),
+    ("map_rows", rows_module, ("Results.room", "_fitted(like, 1 + len(shape))", "()")),
 ]  # fmt: skip
 
 
