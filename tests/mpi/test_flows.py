@@ -40,8 +40,7 @@ def planner(comm: MPI.Intracomm, graph: Graph) -> Plans:
 
 
 def make_plan(made: Plans, load: float, speeds: Floats) -> tuple[Plan, int]:
-    made.decider._tick_rates.clear()
-    made.decider._tick_rates.append(float(speeds[RANK]))
+    made.decider._tick_rate = float(speeds[RANK])
     return made.plan(load)
 
 

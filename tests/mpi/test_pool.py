@@ -847,8 +847,8 @@ def test_tasks_with_more_threads_than_cores_are_named_once(
     path = Path(COMM.bcast(str(tmp_path))) / "ran"
     monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    after = Clocks.after
-    monkeypatch.setattr(Clocks, "after", lambda clocks: after(clocks)._replace(others_s=99.0))  # as tasks use other threads
+    look, others_s = Clocks.look, itertools.count(0.0, 99.0)
+    monkeypatch.setattr(Clocks, "look", lambda clocks: look(clocks)._replace(others_s=next(others_s)))  # as other threads run
     for n in (1, 0):
         with warnings.catch_warnings(record=True) as caught:
             pool.map(wait_for_the_root, [path] * 60)  # the threads of tasks count that the root runs
