@@ -159,7 +159,8 @@ def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) ->
     """Rank 1 computes, where Ctrl-C is raised; the others are in a call of MPI that does not return."""
     program, file = tmp_path / "program.py", tmp_path / "profile.json"
     program.write_text(
-        "import pathlib, sys\nfrom mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "import pathlib, sys; from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+        "sum(range(10**7 * (MPI.COMM_WORLD.rank == 1)))  # for which the others wait\n"
         "pathlib.Path(sys.argv[1], str(MPI.COMM_WORLD.rank)).touch()\n"
         f"while MPI.COMM_WORLD.rank == 1:\n    pass\nMPI.COMM_WORLD.{waits}\n"
     )
