@@ -48,7 +48,7 @@ def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dic
 
 
 def alone(app: Any, *arguments: str) -> dict[str, object]:
-    """What one rank finds."""
+    """Return what one rank finds."""
     command.compile_once(COMM, app.compile_kernels)
     return app.main(MPI.COMM_SELF, app.COMMAND.parser("app").parse_args(arguments))[0]
 

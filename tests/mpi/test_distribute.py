@@ -24,7 +24,7 @@ pytestmark = pytest.mark.mpi
 
 
 def refused(action: Callable[[], object]) -> list[str]:
-    """What every rank raises, as text."""
+    """Return what every rank raises, as text."""
     with pytest.raises((ValueError, TypeError, OSError, RuntimeError)) as caught:
         action()
     return COMM.allgather(str(caught.value))

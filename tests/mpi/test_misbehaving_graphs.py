@@ -42,7 +42,7 @@ def check_named(words: list[str], cause: str, guilty: int = LAST) -> None:
 
 
 def cause_of(name: str) -> str:
-    """What the error says of RAISES[name]."""
+    """Return what the error says of RAISES[name]."""
     return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(name, name)
 
 

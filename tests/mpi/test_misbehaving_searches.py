@@ -73,7 +73,7 @@ def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.Se
 
 
 def raised(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
-    """What this rank raises; "" when the search has come to an end."""
+    """Return what this rank raises; "" when the search has come to an end."""
     try:
         cell(method, misbehave, here=here)
     except lb_mpi.SearchError as error:

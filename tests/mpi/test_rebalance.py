@@ -425,7 +425,7 @@ def test_steps_are_near_the_bound_when_speeds_change() -> None:
 
 
 def refused(action: Callable[[], object], kind: type[BaseException] = Exception) -> list[str]:
-    """What every rank raises, as text."""
+    """Return what every rank raises, as text."""
     with pytest.raises(kind) as caught:
         action()
     return COMM.allgather(f"{type(caught.value).__name__}: {caught.value}")

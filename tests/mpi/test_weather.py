@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, object]:
-    """What one rank finds without balancing."""
+    """Return what one rank finds without balancing."""
     return found_alone(weather, *SMALL, "--balance", "none")
 
 

@@ -558,7 +558,7 @@ def _is_done(request: MPI.Request, within_s: float) -> bool:
 def _idup(comm: MPI.Intracomm, presence: Presence, made: list[Made]) -> MPI.Intracomm:
     """Duplicate without blocking: in `Dup`, waiting ranks do not answer, and spin.
 
-    What is begun is in `made`, even if a user's signal handler raises just then: it runs between steps of Python only.
+    `made` has the duplicate that is begun, even if a user's signal handler raises just then: C fills it in one step.
     """
     try:
         made.extend(map(MPI.Comm.Idup, (comm,)))
