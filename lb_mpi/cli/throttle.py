@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, emulated_speed, emulated_speeds
 from lb_mpi.cli.run import limit
-from lb_mpi.cli.run.command import Mistake, Parser
+from lb_mpi.cli.run.command import FAILED, Mistake, Parser
 from lb_mpi.cli.run.host import descendants
 from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.cli.run.rank import FORWARDED, NUMBER, become, end_as, number, prctl, raise_priority
@@ -326,4 +326,7 @@ def main(options: argparse.Namespace) -> NoReturn:
     except ValueError as error:
         hint = "; did you mean --speeds?" if "," in (options.speed or "") else ""
         raise Mistake(f"{error}{hint}", anywhere=True) from None
-    run(argv, speed, report=options.report)
+    try:
+        run(argv, speed, report=options.report)
+    except OSError as error:  # other ranks may have none
+        raise Mistake(str(error), FAILED, anywhere=True) from None

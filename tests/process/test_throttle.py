@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -215,6 +216,12 @@ def test_input_output_variables_and_arguments_pass() -> None:
 def test_a_rank_takes_its_own_speed() -> None:
     done = throttle("--speeds", "1,0.5", "--report", "--", *python(""), env={**os.environ, "PMI_RANK": "1"})
     assert "speed 0.5: " in done.stderr
+
+
+def test_an_error_of_the_system_on_one_rank_is_said_there() -> None:
+    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))  # noqa: E731
+    done = throttle("--speeds", "1,1", "true", env={**os.environ, "PMI_RANK": "1"}, preexec_fn=few)
+    assert (done.returncode, done.stderr) == (1, "throttle: error: [Errno 24] Too many open files\n")
 
 
 @pytest.mark.parametrize(("script", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])

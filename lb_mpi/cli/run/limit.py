@@ -263,10 +263,10 @@ def remove_sessions(pids: Iterable[int]) -> None:
     """
     place = Path(tempfile.gettempdir())
     folders = {place / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
-    for file in place.glob(f"prted.*/pmix.{socket.gethostname()}.tool.*"):
-        pid = file.name.rpartition(".")[2]
-        if file.parent.name == f"prted.{pid}" and not is_alive(int(pid)):
-            folders.add(file.parent)
+    for folder in place.glob("prted.*"):  # any of them may be removed by another process meanwhile
+        pid = folder.name.partition(".")[2]
+        if os.path.exists(folder / f"pmix.{socket.gethostname()}.tool.{pid}") and not is_alive(int(pid)):
+            folders.add(folder)
     for folder in folders:
         if _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)  # follows no link
