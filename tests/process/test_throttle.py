@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from lb_mpi.cli.run.commands import argv
 from lb_mpi.cli.throttle import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.emulate import VARIABLE, Stops
 from tests.process.lab import until
@@ -219,8 +219,9 @@ def test_a_rank_takes_its_own_speed() -> None:
 
 
 def test_an_error_of_the_system_on_one_rank_is_said_there() -> None:
-    few = lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))  # noqa: E731
-    done = throttle("--speeds", "1,1", "true", env={**os.environ, "PMI_RANK": "1"}, preexec_fn=few)
+    few = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\nos.execv(sys.argv[1], sys.argv[1:])"
+    command = [*python(few), *argv(sys.executable, "throttle", "--speeds", "1,1", "true")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PMI_RANK": "1"})
     assert (done.returncode, done.stderr) == (1, "throttle: error: [Errno 24] Too many open files\n")
 
 
