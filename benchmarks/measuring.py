@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from tools.environment import FOLDERS, ROOT, Environment, here, wanted
-from tools.others import MUCH, Watch, own_cpu_s
+from tools.others import MUCH, Watch
 
 T = TypeVar("T")
 
@@ -30,20 +30,6 @@ LIMIT_S = 300.0  # of one program
 DELAY_MS = 1  # between emulated hosts
 MARK = "*"
 JOB_S = 0.2  # no job is shorter
-
-
-class Ratio(NamedTuple):
-    """The ratio of two variants that were measured in turn (A B A B), for each round."""
-
-    median: float
-    low: float
-    high: float
-
-
-def ratio(ours: Sequence[float], peers: Sequence[float]) -> Ratio:
-    """Ratio of the medians, with the least and the greatest of the rounds; ValueError for unequal numbers of rounds."""
-    rounds = [mine / other for mine, other in zip(ours, peers, strict=True)]
-    return Ratio(statistics.median(ours) / statistics.median(peers), min(rounds), max(rounds))
 
 
 class Meant(ArithmeticError):
@@ -56,11 +42,6 @@ def spin(seconds: float) -> float:
     while time.thread_time() < until:
         pass
     return seconds
-
-
-def of_ranks(comm: Any) -> Callable[[], float]:
-    """CPU seconds of all ranks of a communicator on one machine; collective."""
-    return lambda: float(comm.allreduce(own_cpu_s()))
 
 
 def percent(others: float) -> str:

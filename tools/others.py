@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 MUCH = 0.05  # above which a figure says less
@@ -40,14 +39,10 @@ def own_cpu_s() -> float:
 
 
 class Watch:
-    """Looks at the machine from now on.
+    """Looks at the machine from now on."""
 
-    `own_s` : CPU seconds so far of all that is ours; on ranks `of_ranks(comm)`, and then all of them make and ask it.
-    """
-
-    def __init__(self, own_s: Callable[[], float] = own_cpu_s) -> None:
+    def __init__(self) -> None:
         """Look for the first time."""
-        self._own_s = own_s
         self._look = self._see()
 
     def others(self) -> float:
@@ -61,4 +56,4 @@ class Watch:
             all_s = busy_s(STAT.read_text(), os.sysconf("SC_CLK_TCK"))
         except (OSError, ValueError):
             all_s = math.nan
-        return all_s, self._own_s(), time.perf_counter()
+        return all_s, own_cpu_s(), time.perf_counter()
