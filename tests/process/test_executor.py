@@ -1,4 +1,4 @@
-"""lb_mpi.Executor in programs: their end, Ctrl-C, too few levels of threads, and other projects' suites."""
+"""lb_mpi.Executor in programs: their end, Ctrl-C, too few levels of threads, and CPython's suite."""
 
 import importlib.util
 import os
@@ -140,6 +140,6 @@ def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path: Path, ranks: int) -> 
 def test_the_suite_of_cpython(ranks: int) -> None:
     if importlib.util.find_spec("test.test_concurrent_futures") is None:
         pytest.skip(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")
-    code, said = on_ranks(ranks, *POOL, "-m", "benchmarks.executors")
+    code, said = on_ranks(ranks, *POOL, "-m", "tests.process.executor_suite")
     assert code == 0, said
     assert "28 of 31 cases pass" in said
