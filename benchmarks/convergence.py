@@ -1,14 +1,10 @@
-"""Count the steps of diffusion: each scheme on any graph, on real ranks, and on up to a hundred thousand ranks.
+"""Count the steps of diffusion: each scheme on any graph, and on up to a hundred thousand ranks.
 
     python -m benchmarks.convergence [--graphs mesh:5x5 FILE.graph ...] [--schemes fos:paper,cg,...] [--seeds 20]
 
-prints a table of steps, row by row: medians over seeds, with reference values if there are any; "inf" if most seeds need
-more than 2,000 steps, as may happen to the two schemes of others at the end of the table.  Speeds are uniform in 4..16, and
-drawn before the times, which are uniform in 5..15.  `python -m benchmarks.papers` compares with the papers.
-
-    mpiexec -n 25 python -m benchmarks.convergence [--graphs mesh:5x5 ring:25 ...] [--schemes ...]
-
-counts the same on real ranks (see `apps.diffusion`), each of which is a vertex; the first graph is the most square mesh.
+prints a table of steps, row by row: medians over seeds, with reference values if there are any.  Speeds are uniform in
+4..16, and drawn before the times, which are uniform in 5..15.  `python -m benchmarks.papers` compares with the papers, and
+`apps.diffusion` steps on real ranks.
 
     python -m benchmarks.convergence --large [GRAPHS]
 
@@ -28,20 +24,17 @@ takes 5 us, and 1 us more for each message that a host sends to other hosts.
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.measuring import command
 from lb_mpi.checks import choice
-from lb_mpi.cli.balance import STEPPING
-from lb_mpi.cli.run.rank import number as number_of_rank
 from lb_mpi.diffusion.diffusion import MAX_STEPS, Balance, Diffusion, balance
-from lb_mpi.diffusion.setup import Setup, prepare, tau_rule, usual_scheme
-from lb_mpi.graph import Floats, Graph, Ints, host_graph, most_square_mesh, parse
+from lb_mpi.diffusion.setup import SCHEMES, Setup, prepare, tau_rule, usual_scheme
+from lb_mpi.graph import Floats, Graph, host_graph, parse
 from lb_mpi.graph_files import as_graph
 
 MESHES = ("mesh:5x5", "mesh:8x8", "mesh:16x16", "mesh:32x32")
@@ -63,8 +56,6 @@ REFERENCE: dict[tuple[str, str], dict[str, tuple[int, int, int]]] = {
     ("cg", "paper"): {},
     ("dimension_exchange", "paper"): {},
     ("direct", "uniform"): {},
-    ("hydrodynamic", ""): {},
-    ("gradient", ""): {},
 }
 
 
@@ -93,109 +84,17 @@ def steps_to(imbalance: list[float], tolerance: float) -> float:
     return float(within.argmax()) if within.any() else math.inf
 
 
-# --- two schemes that the diffusion paper cites, as peers of the table; the library has neither -----------------------
-
-RIVAL_STEPS = 2_000  # then a rival has not converged
-PACKETS = 20  # the gradient model moves packets of this part of the mean load, or what is left over
-
-
-class Rival:
-    """A scheme that moves loads step by step: (P,) loads, and between neighbours in both directions what one step needs."""
-
-    def __init__(self, case: Case) -> None:  # noqa: D107
-        tails, heads = case.graph.edges()
-        self.source, self.target = np.concatenate([tails, heads]), np.concatenate([heads, tails])
-        self.speeds, self.loads = case.speeds, case.speeds * case.times
-        self.mean = float(self.loads.sum() / self.speeds.sum())
-        self.distance = np.full(case.graph.n, float(case.graph.n))  # of the gradient model
-
-    def chosen(self, value: Floats) -> tuple[Ints, Ints]:
-        """(P,) the neighbour of each rank whose value is least, of equal ones the first; and the ranks."""
-        order = np.lexsort((value[self.target], self.source))
-        first = np.flatnonzero(np.diff(self.source[order], prepend=-1))
-        return self.source[order][first], self.target[order][first]
-
-    def move(self, source: Ints, target: Ints, amount: Floats) -> None:
-        """Move work, all at once."""
-        np.subtract.at(self.loads, source, amount)
-        np.add.at(self.loads, target, amount)
-
-    def hydrodynamic(self) -> None:
-        """Each rank levels with its lowest neighbour, which grants each of those who chose it an equal share.
-
-        An algorithm of the framework of Hui & Chanson, "Hydrodynamic load balancing", 1999: liquid flows to lower levels.
-        """
-        height = self.loads / self.speeds
-        source, target = self.chosen(height)
-        down = height[source] > height[target]
-        source, target = source[down], target[down]
-        both = self.speeds[source] * self.speeds[target] / (self.speeds[source] + self.speeds[target])
-        sharing = np.bincount(target, minlength=len(height))[target]
-        self.move(source, target, both * (height[source] - height[target]) / sharing)
-
-    def gradient(self) -> None:
-        """Each rank above the mean sends a packet towards the nearest below it, as far as it knows: Lin & Keller, 1987.
-
-        The mean is given, which favours it.  What a rank knows of distances is one step old for each hop.
-        """
-        surplus = self.loads - self.mean * self.speeds
-        source, target = self.chosen(self.distance)
-        sends = (surplus[source] > 0.0) & (self.distance[target] < len(surplus))
-        most = float(self.loads.mean()) / PACKETS
-        moved = np.minimum(surplus[source[sends]], most)
-        distance = np.minimum(self.distance[target] + 1.0, float(len(surplus)))
-        self.distance = np.where(surplus < 0.0, 0.0, distance)  # source is 0, 1, ... of a connected graph
-        self.move(source[sends], target[sends], moved)
-
-    def curve(self, name: str, tolerance: float) -> list[float]:
-        """The imbalance before each step and at the end, within the tolerance or after RIVAL_STEPS."""
-        found = []
-        for _ in range(RIVAL_STEPS + 1):
-            found.append(float((self.loads / self.speeds).max() / self.mean - 1.0))
-            if found[-1] <= tolerance:
-                break
-            getattr(self, name)()
-        return found
-
-
-RIVALS = ("gradient", "hydrodynamic")
-
-
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
-Steps = Callable[[Case, str, str], list[float]]  # the imbalance before each step of a scheme with a tau
-
-
-def by_arrays(case: Case, scheme: str, tau: str) -> list[float]:
-    """Step on arrays of all ranks."""
-    if scheme in RIVALS:
-        return Rival(case).curve(scheme, TOLERANCES[-1])
-    return case.balance(scheme, tau, TOLERANCES[-1]).imbalance
-
-
-def by_ranks(case: Case, scheme: str, tau: str) -> list[float]:
-    """Step on real ranks, each of which is a vertex."""
-    from mpi4py import MPI
-
-    from apps.diffusion import diffuse
-
-    comm = MPI.COMM_WORLD
-    setup, loads = prepare(case.graph, case.speeds, scheme, tau), case.speeds * case.times
-    mean = float(setup.mean_times(loads)[comm.rank])
-    return diffuse(comm, setup, float(loads[comm.rank]), mean, TOLERANCES[-1], 1_000_000).imbalance
-
-
-def median_steps(name: str, scheme: str, tau: str, seeds: int, stepped: Steps = by_arrays) -> list[float]:
+def median_steps(name: str, scheme: str, tau: str, seeds: int) -> list[float]:
     """Medians over the seeds, for each of TOLERANCES."""
-    curves = [stepped(draw(name, seed), scheme, tau) for seed in range(seeds)]
+    curves = [draw(name, seed).balance(scheme, tau, TOLERANCES[-1]).imbalance for seed in range(seeds)]
     steps = [[steps_to(curve, tolerance) for tolerance in TOLERANCES] for curve in curves]
     return [float(median) for median in np.median(steps, axis=0)]
 
 
-def table_of_steps(
-    seeds: int, graphs: Sequence[str], schemes: Sequence[tuple[str, str]], stepped: Steps = by_arrays
-) -> Iterator[str]:
+def table_of_steps(seeds: int, graphs: Sequence[str], schemes: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Lines of Markdown, each as soon as it is found."""
     yield f"Neighbour-exchange steps to an imbalance of 5 % / 1 % / 1e-6, medians of {seeds} seeds (reference in brackets)"
     yield ""
@@ -204,21 +103,21 @@ def table_of_steps(
     for scheme, tau in schemes:
         cells, reference = [], REFERENCE.get((scheme, tau), {})
         for name in graphs:
-            cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds, stepped))
+            cell = "/".join(f"{median:g}" for median in median_steps(name, scheme, tau, seeds))
             cells.append(cell + (f" ({'/'.join(map(str, reference[name]))})" if name in reference else ""))
-        title = scheme if scheme == "dimension_exchange" or not tau else f"{scheme}, {tau}"
+        title = scheme if scheme == "dimension_exchange" else f"{scheme}, {tau}"
         yield f"| {title} | " + " | ".join(cells) + " |"
 
 
-def chosen_schemes(text: str | None, ranks: bool) -> list[tuple[str, str]]:
-    """Parse "fos:paper,cg": pairs of a scheme and a tau; by default all of the table; on ranks those that can step there."""
+def chosen_schemes(text: str | None) -> list[tuple[str, str]]:
+    """Parse "fos:paper,cg": pairs of a scheme and a tau; by default all of the table."""
     if text is None:
-        return [one for one in REFERENCE if not ranks or one[0] in STEPPING]
+        return list(REFERENCE)
     pairs = []
     for word in text.split(","):
         scheme, _, tau = word.partition(":")
-        choice("--schemes", scheme, STEPPING if ranks else (*STEPPING, "direct", *RIVALS))
-        pairs.append((scheme, "" if scheme in RIVALS else tau_rule(scheme, tau or None)))
+        choice("--schemes", scheme, SCHEMES)
+        pairs.append((scheme, tau_rule(scheme, tau or None)))
     return pairs
 
 
@@ -348,24 +247,8 @@ def main() -> None:
         table_of_schemes(args.large.split(","))
     elif args.hosts:
         table_of_hosts([4, 16, 32])
-    elif number_of_rank(os.environ) == "?":
-        for line in table_of_steps(args.seeds, args.graphs or MESHES, chosen_schemes(args.schemes, False)):
-            print(line, flush=True)
     else:
-        on_ranks(args.graphs, args.schemes, args.seeds)
-
-
-def on_ranks(graphs: list[str] | None, schemes: str | None, seeds: int) -> None:
-    """Print the table of steps that real ranks need."""
-    from mpi4py import MPI
-
-    comm = MPI.COMM_WORLD
-    names = graphs or ["mesh:{}x{}".format(*most_square_mesh(comm.size))]
-    for name in names:
-        if (n := as_graph(name).n) != comm.size:
-            raise SystemExit(f"--graphs: {name} has {n} vertices: expected {comm.size}, one for each rank")
-    for line in table_of_steps(seeds, names, chosen_schemes(schemes, True), by_ranks):
-        if comm.rank == 0:
+        for line in table_of_steps(args.seeds, args.graphs or MESHES, chosen_schemes(args.schemes)):
             print(line, flush=True)
 
 

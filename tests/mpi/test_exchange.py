@@ -11,7 +11,6 @@ from mpi4py import MPI
 import lb_mpi
 from apps import diffusion
 from apps.diffusion import diffuse, exchange_rows
-from benchmarks import convergence
 from lb_mpi.__main__ import main
 from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
@@ -72,12 +71,6 @@ def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
             assert (found.steps, found.converged, found.imbalance) == (whole.steps, True, whole.imbalance)
             np.testing.assert_array_equal(found.flow, outward * whole.flow[mine])  # so both ends agree
             assert found.loads[0] == whole.loads[RANK]
-
-
-def test_the_benchmark_counts_the_same_steps_on_ranks() -> None:
-    case = convergence.draw(f"ring:{SIZE}", 1)
-    for scheme, tau in convergence.chosen_schemes("fos:scaled,cg,ops", ranks=True):
-        assert convergence.by_ranks(case, scheme, tau) == convergence.by_arrays(case, scheme, tau)
 
 
 def test_the_app_answers_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
