@@ -38,7 +38,7 @@ COMMANDS = {one.name: one for one in (
         "{0} up --hosts 3 --speeds 0.8,0.4,0.2; {0} run -- python program.py; {0} down",
         late("cluster.cluster.add_arguments"), late("cluster.cluster.main"), answers=False, ranks=True,
         n_own=late("cluster.cluster.n_own")),
-    Command("simulate", TRY, "simulate a search, rows, tasks or a graph on thousands of virtual ranks, without MPI",
+    Command("simulate", TRY, "simulate a search, rows or tasks on thousands of virtual ranks, without MPI",
         "{} tasks --hosts 8,8 --speeds 1,2", late("simulate.command.add_arguments"), late("simulate.command.simulate")),
     Command("partition", GRAPHS, "assign the vertices of a graph to unequal parts, with few cut edges",
         "{} mesh:20x20 -k 3 --targets 2,1,1 -o mesh.part", late("graphs.add_partition"), late("graphs.partition_graph")),

@@ -246,35 +246,6 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert "without balancing" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("changes", ["speeds", "hotspot"])
-def test_simulated_graph(changes: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A rank becomes slow, or a region expensive, and the steps are near the bound again; the same figures each time."""
-    given = ["simulate", "graph", "--graph", "mesh:20x30", "--ranks", "5", "--steps", "30", "--period", "12",
-             "--changes", changes]  # fmt: skip
-    first = answer(capsys, *given)
-    assert first | {"cpu_seconds": 0} == answer(capsys, *given) | {"cpu_seconds": 0}
-    steps, total = first["steps"], first["total"]
-    assert (first["vertices"], first["ranks"], len(steps), sum(first["owned"])) == (600, 5, 30, 600)
-    assert total["vertices_moved"] == sum(step["vertices_moved"] for step in steps) > 0
-    assert total["bytes_moved"] == 256 * total["vertices_moved"]
-    assert all(step["seconds"] > step["bound_s"] for step in steps)
-    assert 1.0 < first["ratio_later"] < first["ratio"] < 0.9 * first["ratio_without"]
-    assert main([*given, "--record", str(tmp_path)]) == 0
-    assert "without rebalancing" in capsys.readouterr().out
-    assert main(["report", str(tmp_path), "-o", str(tmp_path / "page.html")]) == 0
-    page = (tmp_path / "page.html").read_text()
-    assert "vertices" in page
-    assert "time of a call" not in page  # a step of the record has many exchanges
-
-
-def test_simulated_graph_to_which_nothing_happens(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", "graph", "--graph", "mesh:20x30", "--ranks", "4", "--steps", "5", "--changes", "none"]
-    quiet = answer(capsys, *given)
-    assert quiet["total"]["vertices_moved"] == 0
-    assert quiet["ratio"] < quiet["ratio_without"] + 0.02
-    assert answer(capsys, *given[:4], "--ranks", "1", "--steps", "3")["ratio"] < 1.01
-
-
 def test_the_completion_of_the_page_completes_commands_and_options() -> None:
     (block,) = [one for one in blocks(ROOT / "docs" / "commands.md") if "bashrc" in one.mark]
     for typed, expected in ((["rep"], "report"), (["simulate"], "simulate"), (["report", "--tr"], "--trace")):

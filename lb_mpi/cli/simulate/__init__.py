@@ -1,1 +1,1 @@
-"""The command `simulate`: searches, rows, tasks and graphs on virtual ranks, which the tests and benchmarks use, too."""
+"""The command `simulate`: searches, rows and tasks on virtual ranks, which the tests and benchmarks use, too."""

@@ -1,8 +1,7 @@
-"""The command `simulate`: a search, rows, tasks or a graph on any number of virtual ranks, without MPI.
+"""The command `simulate`: a search, rows or tasks on any number of virtual ranks, without MPI.
 
-The same objects as on MPI run on a virtual clock, so the same options give the same figures.  (The parts of a graph are
-rebalanced as a whole, by the steps that the ranks take with their neighbours.)  All subjects share the options of `_common`;
-the specific options, answer and summary of each are together below.
+The same objects as on MPI run on a virtual clock, so the same options give the same figures.  All subjects share the options
+of `_common`; the specific options, answer and summary of each are together below.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from lb_mpi.checks import bandwidth, choice, comma_list, integer, virtual_s
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
-from lb_mpi.cli.simulate import graph as meshes
 from lb_mpi.cli.simulate import rows as rounds
 from lb_mpi.cli.simulate import search as searches
 from lb_mpi.cli.simulate import tasks as pools
@@ -31,15 +29,13 @@ from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
-from lb_mpi.partitioning.quality import cut
 from lb_mpi.record.record import Record, virtual_files
 from lb_mpi.searching.guard import Options
 from lb_mpi.status import StatusLine
-from lb_mpi.table import Table, counted, percent
+from lb_mpi.table import Table, counted
 from lb_mpi.virtual import Network, check_span
 
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
-STRENGTH = 3.0  # how many times as slow a rank of a graph becomes, or as expensive its hot region
 ROW_BYTES = 256  # of a row, and of its result
 WITHIN_S = 2e-6  # that a message of a pool takes within a host
 MOST_RANKS = 1 << 16  # of simulated rows
@@ -112,7 +108,7 @@ def _ratio(seconds: float, bound_s: float) -> float:
     return seconds / bound_s if bound_s else 1.0
 
 
-def _totals(done: Sequence[SimulatedCall | pools.MapRun | meshes.GraphStep], *names: str, **others: str) -> dict[str, Any]:
+def _totals(done: Sequence[SimulatedCall | pools.MapRun], *names: str, **others: str) -> dict[str, Any]:
     """Return sums of fields, and ratios to the bound: of the time in all calls, in the later half, and of other fields."""
     total = {name: sum(getattr(one, name) for one in done) for name in names}
     later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
@@ -349,92 +345,11 @@ def _describe_tasks(answer: dict[str, Any]) -> list[str]:
     ]
 
 
-# --- graph ------------------------------------------------------------------------------------------------------------
-
-def _add_graph(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--graph", default="mesh:100x100", help=f"the graph whose vertices are computed: {GRAPH}")
-    parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks")
-    parser.add_argument("--steps", type=int, default=60, metavar="N",
-        help="number of steps, each with an exchange and a call of plan.rebalance")
-    parser.add_argument("--changes", choices=meshes.CHANGES, default="speeds",
-        help=f"what changes: a random rank becomes {STRENGTH:g} times as slow, and the one before it recovers; or a hot "
-        "region with expensive vertices wanders over the graph; or nothing")
-    parser.add_argument("--period", type=int, default=20, help="steps from one change to the next")
-    parser.add_argument("--vertex-s", type=float, default=1e-4, help="mean seconds of a vertex at speed 1")
-    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
-    _common(parser, speeds="uniform:1:4")
-
-
-def _graph(options: argparse.Namespace) -> dict[str, Any]:
-    """Rebalance a graph on which every vertex exchanges values with its neighbours in each step.
-
-    Returns `vertices`, `ranks`; `steps`, a list with the seconds of each, at least (`bound_s`), with the first parts
-    (`alone_s`), the vertices and bytes moved; the totals of these; the numbers of vertices of the ranks at the end
-    (`owned`); simulated in `cpu_seconds`.
-    """
-    from lb_mpi.partitioning.partition import partition  # late: needs numba
-
-    began = time.process_time()
-    graph = as_graph(options.graph)
-    size = integer("ranks", options.ranks, 1, graph.n, unit="a vertex or more for each")
-    n_steps = integer("steps", options.steps, 1)
-    seed, period = integer("seed", options.seed, 0), integer("period", options.period, 1)
-    speeds = check_speeds(_speeds(options, size), size) / virtual_s("vertex_s", options.vertex_s)
-    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
-    states = meshes.graph_states(graph, speeds, options.changes, STRENGTH, period, seed)
-    with StatusLine(PATIENCE_S) as line:
-        line.show(f"partitioning {counted(graph.n, 'vertex', 'vertices')}")
-        first = partition(graph, size, targets=speeds, seed=seed)
-        recorded = options.record is not None
-        run = meshes.SimulatedGraph(graph, first, speeds, network, recorded=recorded)
-        for k in range(n_steps):
-            run.step(next(states))
-            line.show(f"step {k + 1} of {n_steps}: {_ratio(run.steps[-1].seconds, run.steps[-1].bound_s):.3f} of the bound")
-    if run.records:
-        what = f"--graph {options.graph} --ranks {size}"
-        _write(options, run.close(), run.now, ["virtual"] * size, what)
-    names = ("seconds", "bound_s", "alone_s", "vertices_moved", "bytes_moved")
-    return {
-        "vertices": graph.n,
-        "ranks": size,
-        "steps": [one._asdict() for one in run.steps],
-        **_totals(run.steps, *names, ratio_without="alone_s"),
-        "cut_at_first": cut(graph, first, size),
-        "owned": np.bincount(run.parts, minlength=size).tolist(),
-        "cpu_seconds": time.process_time() - began,
-    }
-
-
-def _describe_graph(answer: dict[str, Any]) -> list[str]:
-    steps, total = answer["steps"], answer["total"]
-    header = ("step", "bound s", "time/bound", "without moves", "imbalance", "vertices moved", "cut", "what was done")
-    shown = _some(steps)
-    lines = [
-        [f"{k + 1}", f"{step['bound_s']:.6f}", f"{_ratio(step['seconds'], step['bound_s']):.3f}",
-         f"{_ratio(step['alone_s'], step['bound_s']):.3f}", percent(step["imbalance"]), f"{step['vertices_moved']:,}",
-         f"{step['cut']:g}", reason]
-        for (k, step), reason in zip(shown, _reasons([step for _, step in shown]), strict=True)
-    ]  # fmt: skip
-    moves = sum(step["vertices_moved"] > 0 for step in steps)
-    size, vertices = (counted(n, "vertex", "vertices") for n in (answer["vertices"], total["vertices_moved"]))
-    return [
-        Table(header, lines, words=(7,)).fitted(),
-        _summary(answer, f"{size} on {counted(answer['ranks'], 'rank')}, {counted(len(steps), 'step')}", len(steps),
-                 f"without rebalancing {answer['ratio_without']:.3f}"),
-        f"{counted(moves, 'rebalancing')} moved {vertices} and {total['bytes_moved'] / 1e6:,.1f} MB; edges cut: weight "
-        f"{answer['cut_at_first']:g} at first, {steps[-1]['cut']:g} at the end",
-    ]
-
-
 SUBJECTS = {
     "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _describe_search),
     "rows": Subject("calls of Balancer.map_rows, with and without balancing", _add_rows, _rows, _describe_rows),
     "tasks": Subject(
         "maps of a pool, compared with a fixed distribution and with a shared counter",
         _add_tasks, _tasks, _describe_tasks,
-    ),
-    "graph": Subject(
-        "steps on a mesh or graph whose ranks or vertices become slow, with and without plan.rebalance",
-        _add_graph, _graph, _describe_graph,
     ),
 }
