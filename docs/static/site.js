@@ -4,6 +4,7 @@ addEventListener("DOMContentLoaded", () => document.querySelectorAll(".highlight
   const pre = block.querySelector("pre"), text = pre.textContent, lines = pre.innerHTML.replace(/\n$/, "").split("\n");
   if (block.closest(".highlight-sh") && text.trimEnd().split("\n").every(line => /^[\w./]/.test(line)) && !/<<|\bdo$/m.test(text))
     pre.innerHTML = lines.map(line => '<span class="prompt"></span>' + line).join("\n");
+  if (block.closest(".highlight-text")) return;  // what commands print
   const button = Object.assign(document.createElement("button"), {className: "copy", textContent: "copy"});
   button.onclick = () => navigator.clipboard.writeText(text).then(() => { button.textContent = "copied"; });
   block.append(button);
