@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.few import Round, scheduled_s
 from lb_mpi.cli.simulate.tasks import bound_s
 from lb_mpi.errors import ProtocolError
 from lb_mpi.knowledge import RankKnowledge, Timing
 from lb_mpi.pooling import copies, scheduler
 from lb_mpi.pooling.scheduler import Scheduler, Task, TaskQueue
+from tests.protocol.few_tasks import Round, scheduled_s
 from tests.protocol.mutate import rejects
 from tests.protocol.scheduler_law import Small, explore
 
