@@ -144,27 +144,6 @@ def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
     assert ended.profile.efficiency.balance < 0.7
 
 
-@several
-def test_the_line_that_the_others_wait_for_is_found(folder: Path) -> None:
-    path = written(
-        folder,
-        """
-        import time
-        from mpi4py import MPI
-        def read():
-            until = time.process_time() + 0.3
-            while time.process_time() < until:
-                pass
-        if MPI.COMM_WORLD.rank == 0:
-            read()
-        MPI.COMM_WORLD.bcast(None)
-        """,
-    )
-    ended, _, _ = profiled(path)
-    assert ended.error is None
-    assert ended.profile is None or ended.profile.ranks[0].busy[0].function == "read"
-
-
 def test_speeds_are_those_given_or_of_the_throttle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(folder, "from mpi4py import MPI")
     speeds = {"given": [0.3] * SIZE, "from throttle": [*[1.0] * (SIZE - 1), 0.25], "equal": [1.0] * SIZE}

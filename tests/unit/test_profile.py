@@ -1,11 +1,7 @@
 """Profiles without MPI: who waited for whom, metrics, table; on times that are made up, with known answers."""
 
 import json
-import sys
-import threading
-import time
 from array import array
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +14,6 @@ from lb_mpi.cli.profile.profile import (
     PARTLY,
     SOMEBODY,
     TOGETHER,
-    Busy,
     Calls,
     ClockModel,
     Line,
@@ -29,7 +24,6 @@ from lb_mpi.cli.profile.profile import (
     table,
     until_the_end,
 )
-from lb_mpi.cli.profile.samples import IN_MPI, Sampler, Samples, busy_lines, in_bins
 from lb_mpi.table import Table
 
 S = 1_000_000_000
@@ -166,53 +160,6 @@ def test_one_rank_waits_for_nobody() -> None:
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
     assert summary(made) == ["the ranks wait for no rank during more than 0.5% of the time"]
     assert "no calls of MPI" in table(made)
-
-
-def test_the_line_that_the_others_wait_for_is_named() -> None:
-    busy = [Busy("in.py", 3, "read", 6.0, 6.0), Busy("work.py", 7, "work", 1.0, 0.5)]
-    ranks = [RankProfile(0, "here", 10.0, 2.0, [line("bcast", 6.0, {1: 6.0})]), RankProfile(1, "here", 10.0, 7.0, [], busy)]
-    made = Profile("in.py", ranks, [1.0, 1.0])
-    assert summary(made)[1] == "meanwhile rank 1 is at in.py:3 in read (92% of that time)"
-    rows = [text.split() for text in table(made)]
-    assert ["in.py:3", "in", "read", "6.00", "s", "6.00", "s"] in rows
-
-
-def test_a_line_is_awaited_while_others_are_in_mpi() -> None:
-    seconds = np.array([0, 1, 2, 4, 5], np.int64) * 10**9
-    samples = Samples(seconds, np.array([IN_MPI, 0, IN_MPI, 1, 0]), [("a.py", 1, "f"), ("b.py", 2, "g")])
-    edges = np.arange(6, dtype=np.int64) * 10**9
-    assert in_bins(samples, edges).tolist() == [1.0, 0.0, 1.0, 1.0, 1.0]
-    others = np.array([0.5, 1.0, 1.0, 0.0, 0.25])
-    assert busy_lines(samples, edges, others) == [("b.py", 2, "g", 2.0, 1.0), ("a.py", 1, "f", 2.0, 0.75)]
-
-
-def _short() -> object:
-    return np.arange(10.0)  # lets other threads run
-
-
-def _long() -> float:
-    found = 0.0
-    for k in range(20_000):
-        found = 0.5 * found + k
-    return found
-
-
-def test_samples_are_of_the_code_that_takes_the_time() -> None:
-    """Those of a short call of numpy had the time of all the Python before it."""
-    main = threading.get_ident()
-
-    def look() -> tuple[str, int, str]:
-        return "a.py", 1, sys._current_frames()[main].f_code.co_name
-
-    before_s, sampler, over = sys.getswitchinterval(), Sampler(look), time.thread_time() + 0.3
-    sampler.start()
-    while time.thread_time() < over:
-        _short()
-        _long()
-    samples = sampler.stop()
-    counts = Counter(samples.names[place][2] for place in samples.places if place != IN_MPI)
-    assert counts["_long"] > counts["_short"], counts
-    assert sys.getswitchinterval() == before_s
 
 
 def test_json_has_the_metrics() -> None:

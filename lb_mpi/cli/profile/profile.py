@@ -31,8 +31,7 @@ _EXPLAINED = (
     "useful: time outside of MPI;",
     "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
     "for: whom;",
-    "other MPI: the rest of the time in MPI;",
-    "awaited: time while others are in MPI, times their fraction of all other ranks (from samples, every 10 ms).",
+    "other MPI: the rest of the time in MPI.",
 )
 GAIN = 0.05  # of the program's time: a smaller one is not worth a number
 NOBODY = -1  # a call that waits for no rank
@@ -69,21 +68,6 @@ class Line:
     def communication_s(self) -> float:
         """Seconds in the call without waiting."""
         return max(0.0, self.seconds - self.waiting_s)  # rounding
-
-
-class Busy(NamedTuple):
-    """A line of the program that a rank runs outside of MPI, from samples."""
-
-    file: str
-    line: int
-    function: str
-    seconds: float
-    awaited_s: float  # of these seconds, times the fraction of the other ranks that are in MPI meanwhile
-
-    @property
-    def name(self) -> str:
-        """The line and its function."""
-        return f"{_short_path(self.file)}:{self.line} in {self.function}".removesuffix(" in <module>")
 
 
 class Stream:
@@ -212,7 +196,6 @@ class RankProfile:
     seconds: float  # from the program's start to this rank's end
     useful_s: float  # outside of MPI
     lines: Sequence[Line]
-    busy: Sequence[Busy] = ()  # the lines outside of MPI, the most awaited first
 
     @property
     def waited_s(self) -> dict[int, float]:
@@ -298,12 +281,7 @@ class Profile:
         """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
         ranks = [
-            {
-                **asdict(rank),
-                **{name: getattr(rank, name) for name in _SUMS},
-                "waited_s": rank.waited_s,
-                "busy": [busy._asdict() for busy in rank.busy],
-            }
+            {**asdict(rank), **{name: getattr(rank, name) for name in _SUMS}, "waited_s": rank.waited_s}
             for rank in self.ranks
         ]
         metrics = {name: getattr(self, name) for name in _METRICS}
@@ -341,12 +319,12 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def table(profile: Profile) -> list[str]:
-    """Return a summary, the ranks, the lines with most waiting, what the awaited rank did meanwhile, and metrics."""
+    """Return a summary, the ranks, the lines with most waiting, and metrics."""
     size, hosts, efficiency = len(profile.ranks), len({rank.host for rank in profile.ranks}), profile.efficiency
     head = f"profile of {profile.program}: {counted(size, 'rank')} on {counted(hosts, 'host')}, {profile.seconds:.2f} s"
     return [
         head, *summary(profile), "", *_of_ranks(profile).fitted().splitlines(), "", *_of_lines(profile), "",
-        *_of_awaited(profile), *_EXPLAINED, "",
+        *_EXPLAINED, "",
         f"load balance              {efficiency.balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {efficiency.communication:6.1%}   longest useful / time of the program",
         f"parallel efficiency       {efficiency.parallel:6.1%}   the product: mean useful / time of the program",
@@ -355,17 +333,12 @@ def table(profile: Profile) -> list[str]:
 
 
 def summary(profile: Profile) -> list[str]:
-    """Return which rank is waited for most, where, and what it does meanwhile; and the gain of perfect balance."""
+    """Return which rank is waited for most, and where; and the gain of perfect balance."""
     most, part = profile.most_waited_for
     if part < 0.005:
         return ["the ranks wait for no rank during more than 0.5% of the time", *_gain(profile)]
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
-    found = [f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}"]
-    busy = profile.ranks[most].busy
-    if busy and busy[0].awaited_s > 0.0:
-        share = busy[0].awaited_s / sum(one.awaited_s for one in busy)
-        found.append(f"meanwhile rank {most} is at {busy[0].name} ({share:.0%} of that time)")
-    return found + _gain(profile)
+    return [f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}", *_gain(profile)]
 
 
 def _gain(profile: Profile) -> list[str]:
@@ -386,17 +359,6 @@ def _gain(profile: Profile) -> list[str]:
 
 def _would(part: float) -> str:
     return f"would save at most {GAIN:.0%} of the time" if part > 1.0 - GAIN else f"would cut the time to {part:.0%}"
-
-
-def _of_awaited(profile: Profile) -> list[str]:
-    """Return a table of the lines that the most awaited rank runs while others wait; nothing without samples."""
-    most, part = profile.most_waited_for
-    busy = [one for one in profile.ranks[most].busy if one.awaited_s > 0.005 * profile.seconds]
-    if part < 0.005 or not busy:
-        return []
-    lines = [(one.name, f"{one.seconds:.2f} s", f"{one.awaited_s:.2f} s") for one in busy]
-    header = (f"line of rank {most}, outside MPI", "time", "awaited")
-    return [*Table(header, lines, words=(0,), most=MOST_LINES).fitted().splitlines(), ""]
 
 
 def _of_ranks(profile: Profile) -> Table:

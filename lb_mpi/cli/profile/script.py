@@ -27,7 +27,6 @@ from mpi4py.run import set_abort_status
 from lb_mpi.cli.profile.profile import (
     ABSENT,
     NOBODY,
-    Busy,
     Calls,
     ClockModel,
     Profile,
@@ -36,7 +35,6 @@ from lb_mpi.cli.profile.profile import (
     lateness,
     until_the_end,
 )
-from lb_mpi.cli.profile.samples import BINS, Sampler, Samples, busy_lines, in_bins
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, as_main, find_script, import_as
@@ -104,7 +102,6 @@ class ProfiledProgram:
         """
         self._clocks = ClockComparison(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
-        self._sampler = Sampler(self._recorder.current_line)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
         self._installed.put(MPI, "Init_thread", lambda required=0: MPI.Query_thread())
@@ -115,7 +112,6 @@ class ProfiledProgram:
         code, main = as_main(self._load)
         self._comm.Barrier()
         self._recorder.restart()
-        self._sampler.start()
         self._signal, self._show = 0, show
         with self._watched():
             try:
@@ -194,15 +190,13 @@ class ProfiledProgram:
             return False
         own, recorder, calls = self._comm, self._recorder, self._recorder.calls
         total_s, useful_s = (1e-9 * ns for ns in recorder.stop())
-        samples = self._sampler.stop()
         self._installed.remove()
         if not _all_come(own, STOP_S if stopped else PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return False
         clock = self._clocks.end()
         split_collectives(own, calls, clock, stopped=stopped)
-        busy = find_busy(own, samples, clock)
-        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines, busy)
+        mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
         found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
         is_root = own.rank == 0
         if not stopped:
@@ -276,19 +270,6 @@ class ClockComparison:
         end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
         now = time.perf_counter_ns()
         return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
-
-
-def find_busy(comm: MPI.Intracomm, samples: Samples, clock: ClockModel) -> list[Busy]:
-    """Collective: compare the samples of all ranks; return this rank's lines, the most awaited first."""
-    samples = samples._replace(times=clock.common(samples.times))
-    ends = np.array([-samples.times[0], samples.times[-1]])
-    comm.Allreduce(MPI.IN_PLACE, ends, MPI.MAX)
-    edges = np.rint(np.linspace(-ends[0], max(ends[1], 1 - ends[0]), BINS + 1)).astype(np.int64)
-    mine = in_bins(samples, edges) / np.maximum(np.diff(edges) * 1e-9, 1e-12)
-    everyone = mine.copy()
-    comm.Allreduce(MPI.IN_PLACE, everyone, MPI.SUM)
-    others = 1.0 - np.clip((everyone - mine) / max(1, comm.size - 1), 0.0, 1.0)
-    return busy_lines(samples, edges, others if comm.size > 1 else 0.0 * others)
 
 
 def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel, *, stopped: bool = False) -> None:

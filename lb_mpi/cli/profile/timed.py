@@ -142,15 +142,6 @@ class Recorder:
             number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
         return number
 
-    def current_line(self) -> tuple[str, int, str] | None:
-        """Return file, line and function where the main thread is, outside of MPI; None in MPI.  For other threads."""
-        frame = None if self._busy else sys._current_frames().get(self._thread)
-        while frame is not None and frame.f_back is not None and self._skip(frame.f_code):
-            frame = frame.f_back
-        if frame is None or self._busy:
-            return None
-        return frame.f_code.co_filename.removeprefix(self._here), frame.f_lineno, frame.f_code.co_name
-
     def _skip(self, code: CodeType) -> bool:
         found = self._skipped.get(id(code))
         if found is None:  # keeps the code alive, so that its id stays unique
