@@ -20,7 +20,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.cli.profile.profile import SOMEBODY, Line, Profile, summary
+from lb_mpi.cli.profile.profile import ANYBODY, Line, Profile, summary
 from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
 
@@ -298,9 +298,11 @@ def test_messages_of_all_kinds(recorder: Recorder) -> None:
     assert MPI.Request.waitany([sent])[0] == 0
     if SIZE > 1:
         found = lines(recorder)
-        for call in ("recv", "sendrecv", "Sendrecv", "mprobe", "Waitall", "waitall"):
+        for call in ("sendrecv", "Sendrecv", "Waitall", "waitall"):
             assert set(found[call].waited_s) <= {left, right}, call
-        assert set(found["recv"].waited_s) == set(found["sendrecv"].waited_s) == set(found["mprobe"].waited_s) == {left}
+        assert set(found["sendrecv"].waited_s) == {left}
+        for call in ("mprobe", "wait"):  # of MPI.ANY_SOURCE
+            assert ANYBODY in found[call].waited_s, call
 
 
 def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) -> None:
@@ -352,7 +354,7 @@ def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -
             world.Send(buffer, rank, 7)
     else:
         requests = [
-            world.Irecv(buffer, MPI.ANY_SOURCE, 7),
+            world.Irecv(buffer, late, 7),
             world.Isend(buffer.copy(), RANK, 8),
             world.Irecv(others, RANK, 8),
         ]
@@ -405,7 +407,7 @@ def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
 
 
 @several
-def test_waits_in_lb_mpi_are_one_line_that_names_the_late_rank(folder: Path) -> None:
+def test_waits_in_lb_mpi_are_one_line(folder: Path) -> None:
     path = written(
         folder,
         """
@@ -427,12 +429,10 @@ def test_waits_in_lb_mpi_are_one_line_that_names_the_late_rank(folder: Path) -> 
     if RANK != 0:
         return
     assert ended.profile is not None
-    assert ended.profile.most_waited_for[0] == 1
     assert ended.profile.is_balanced_by_lb_mpi
     (line,) = [line for line in ended.profile.lines() if line.line == 12]
     assert line.call == "lb_mpi.Balancer.map_rows"
-    assert line.waited_s[1] > 0.5 * line.waiting_s > 0.1
-    assert line.waited_s.get(SOMEBODY, 0.0) < 0.1 * line.waiting_s
+    assert line.waited_s[ANYBODY] > 0.5 * line.waiting_s > 0.1
     assert not [text for text in summary(ended.profile) if "perfect balance" in text]
 
 

@@ -9,10 +9,10 @@ import pytest
 
 from lb_mpi.cli.profile.profile import (
     ABSENT,
+    ANYBODY,
     MOST_CALLS,
     NOBODY,
     PARTLY,
-    SOMEBODY,
     TOGETHER,
     Calls,
     ClockModel,
@@ -119,7 +119,7 @@ def profile(speeds: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
     """Three ranks, 10 s: rank 2 computes for 9 s, the others for 3 s; 1, 0.5 and 1 s of communication."""
     ranks = [
         RankProfile(0, "here", 10.0, 3.0, [line("Allreduce", 6.5, {2: 5.5}), line("recv", 0.5, {1: 0.5})]),
-        RankProfile(1, "here", 10.0, 3.0, [line("Allreduce", 6.5, {2: 6.0}), line("sleep", 0.5, {SOMEBODY: 0.5})]),
+        RankProfile(1, "here", 10.0, 3.0, [line("Allreduce", 6.5, {2: 6.0}), line("sleep", 0.5, {ANYBODY: 0.5})]),
         RankProfile(2, "there", 10.0, 9.0, [line("Allreduce", 1.0, {})]),
     ]
     return Profile("jacobi.py", ranks, speeds)
@@ -138,7 +138,7 @@ def test_the_table_says_it() -> None:
     text = "\n".join(table(profile()))
     assert "profile of jacobi.py: 3 ranks on 2 hosts, 10.00 s" in text
     assert "jacobi.py:12 Allreduce" in text
-    assert "rank 2 60%, unattributed 5%" in text
+    assert "rank 2 60%, any rank 5%" in text
     assert "load balance               55.6%" in text
     assert text.splitlines()[1:3] == [
         "the others wait for rank 2 during 57% of the time (mean), most at jacobi.py:12 Allreduce",
@@ -158,7 +158,7 @@ def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
 
 def test_one_rank_waits_for_nobody() -> None:
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
-    assert summary(made) == ["the ranks wait for no rank during more than 0.5% of the time"]
+    assert summary(made) == ["the ranks wait for no certain rank during more than 0.5% of the time"]
     assert "no calls of MPI" in table(made)
 
 

@@ -35,7 +35,7 @@ _EXPLAINED = (
 )
 GAIN = 0.05  # of the program's time: a smaller one is not worth a number
 NOBODY = -1  # a call that waits for no rank
-SOMEBODY = -2  # a wait for an unknown rank
+ANYBODY = -2  # a wait for any rank
 INSIDE = "lb_mpi."  # how the name of a call of lb_mpi begins
 MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
 
@@ -57,7 +57,7 @@ class Line:
     call: str  # "recv", "Allreduce", ..
     calls: int = 0
     seconds: float = 0.0  # in the call, including waiting
-    waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; SOMEBODY: unknown
+    waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; ANYBODY: for any
 
     @property
     def waiting_s(self) -> float:
@@ -336,7 +336,7 @@ def summary(profile: Profile) -> list[str]:
     """Return which rank is waited for most, and where; and the gain of perfect balance."""
     most, part = profile.most_waited_for
     if part < 0.005:
-        return ["the ranks wait for no rank during more than 0.5% of the time", *_gain(profile)]
+        return ["the ranks wait for no certain rank during more than 0.5% of the time", *_gain(profile)]
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
     return [f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}", *_gain(profile)]
 
@@ -405,7 +405,7 @@ def _whom(waited_s: Mapping[int, float], whole: float) -> str:
     """Write "rank 2 41 %, rank 1 3 %"; waits of less than half a percent are left out."""
     most = sorted(waited_s.items(), key=lambda item: -item[1])
     named = [
-        f"{f'rank {rank}' if rank >= 0 else 'unattributed'} {seconds / whole:.0%}"
+        f"{f'rank {rank}' if rank >= 0 else 'any rank'} {seconds / whole:.0%}"
         for rank, seconds in most
         if seconds >= 0.005 * whole > 0
     ]

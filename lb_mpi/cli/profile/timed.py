@@ -14,7 +14,7 @@ that class, for each kind of call, says before the call for whom it waits.  A re
 (MPI_Request_get_status), until all are complete; then MPI's own call follows.
 
 All calls of lb_mpi's own code for one line of the program are one line of the profile.  lb_mpi waits in naps: they count as
-a wait for the rank whose message, or whose part in a collective operation, has ended them (`Recorder.woken`).
+a wait for any rank, as a receive from MPI.ANY_SOURCE does.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import mpi4py
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.cli.profile.profile import INSIDE, NOBODY, PARTLY, SOMEBODY, TOGETHER, Calls, Stream
+from lb_mpi.cli.profile.profile import ANYBODY, INSIDE, NOBODY, PARTLY, TOGETHER, Calls, Stream
 from lb_mpi.mpi.common.waiting import Nap
 
 OURS = tuple(str(Path(str(package.__file__)).parent) + "/" for package in (lb_mpi, mpi4py))
@@ -70,10 +70,7 @@ class Recorder:
         self.calls = Calls()
         self._here = str(Path.cwd()) + "/"
         self._skipped: dict[int, tuple[CodeType, bool]] = {}
-        self.slept: dict[int, int] = {}  # ns of lb_mpi's last naps, by place: nothing has arrived yet
-        self.awaited = SOMEBODY  # in these naps, of a request that is not complete
         self.current: TimedCall | None = None
-        self.status = MPI.Status()  # for calls without a status of the program's
         self.unseen: set[str] = set()  # untimed operations of the program
         self._world = world.Get_group()
         self._thread = threading.get_ident()
@@ -99,26 +96,15 @@ class Recorder:
     def leave(self, call: TimedCall) -> None:
         """End a call."""
         now, self.current = _now(), None
-        nap = call.whom == SOMEBODY
-        if nap:
-            self.slept[call.number] = self.slept.get(call.number, 0) + now - call.entered
-        self.calls.add(call.number, call.entered, now, NOBODY if nap else call.whom)
+        self.calls.add(call.number, call.entered, now, call.whom)
         if call.left is not None:
             call.left(now)
         self._busy = False
-
-    def woken(self, whom: int) -> None:
-        """Count the naps since the last arrival as a wait for a rank."""
-        for number, ns in self.slept.items():
-            self.calls.wait(number, ns, whom)
-        self.slept.clear()
-        self.awaited = SOMEBODY
 
     def stop(self) -> tuple[int, int]:
         """End the call in progress, if any; return the nanoseconds since the program's start, and those outside of MPI."""
         if self.current is not None:
             self.leave(self.current)
-        self.woken(SOMEBODY)
         total_ns = _now() - self.began
         return total_ns, total_ns - self.calls.in_mpi_ns
 
@@ -171,7 +157,9 @@ class Recorder:
         return tuple(rank if rank >= 0 else NOBODY for rank in ranks)
 
     def peer(self, comm: MPI.Comm, rank: object) -> int:
-        """Return the rank in the program of a rank of a communicator; NOBODY if there is none."""
+        """Return the rank in the program of a rank of a communicator; NOBODY if there is none; ANYBODY of MPI.ANY_SOURCE."""
+        if rank == MPI.ANY_SOURCE:
+            return ANYBODY
         peers = self.known(comm).peers
         return peers[rank] if isinstance(rank, int) and 0 <= rank < len(peers) else NOBODY
 
@@ -184,7 +172,6 @@ class Posted:
     """The operation of a request."""
 
     whom: int = NOBODY  # the rank for which it waits
-    anybody: MPI.Comm | None = None  # of this communicator: the status names the rank
     stream: Stream | None = None  # of a collective
     index: int = -1  # of the collective in the stream
 
@@ -205,8 +192,7 @@ class TimedCall:
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-# It completes the call, and returns the arguments for mpi4py's method if they differ from those given.
-Begin = Callable[[TimedCall, Args, Kwargs], tuple[Args, Kwargs] | None]
+Begin = Callable[[TimedCall, Args, Kwargs], None]  # it completes the call
 
 
 class TimedMethods:
@@ -227,7 +213,7 @@ class TimedMethods:
                 return adopt(plain(*args, **kwargs))
             call = TimedCall(recorder.call_site(name, places), recorder.enter())
             try:
-                args, kwargs = begin(call, args, kwargs) or (args, kwargs)
+                begin(call, args, kwargs)
                 recorder.current = call
                 result = adopt(plain(*args, **kwargs))
                 if call.returned is not None:
@@ -252,82 +238,27 @@ class TimedMethods:
     # What follows is `begin` of the kinds of calls, with options in keywords.
 
     def call(self, call: TimedCall, args: Args, kwargs: Kwargs, *, whom: int = NOBODY) -> None:
-        """Begin a call that waits for no rank, such as a query, or for rank `whom`."""
+        """Begin a call that waits for no rank, such as a query, or for `whom`."""
         call.whom = whom
 
     def send(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a blocking send: it waits for the destination."""
         call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
 
-    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int, status: int) -> tuple[Args, Kwargs]:
-        """Begin a blocking receive or probe: it waits for the source.  source, status: positions of these arguments.
+    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int) -> None:
+        """Begin a blocking receive or probe: it waits for the source, the argument at this position.
 
         A call that also sends has its destination as second argument, and waits for it if there is no source.
         """
-        recorder, comm, asked = self.recorder, args[0], None
         rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
         if rank == MPI.PROC_NULL and source > 1:
             rank = argument(args, kwargs, 2, "dest")
-        call.whom = recorder.peer(comm, rank)
-        if rank == MPI.ANY_SOURCE:
-            args, kwargs, asked = with_status(recorder, args, kwargs, status + 1)
-
-        def returned(result: Any) -> None:
-            if asked is not None:
-                call.whom = recorder.peer(comm, asked.source)
-            if isinstance(result, MPI.Message):
-                result._posted = Posted(call.whom)  # type: ignore[attr-defined]
-
-        call.returned = returned
-        return args, kwargs
-
-    def ask(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """Begin a question whether a message has arrived: it waits for no rank, but may end a nap."""
-        recorder, comm = self.recorder, args[0]
-        args, kwargs, asked = with_status(recorder, args, kwargs, 3)
-
-        def returned(result: Any) -> None:
-            if result:
-                whom = recorder.peer(comm, asked.source)
-                recorder.woken(whom)
-                if isinstance(result, MPI.Message):
-                    result._posted = Posted(whom)  # type: ignore[attr-defined]
-
-        call.returned = returned
-        return args, kwargs
-
-    def test(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a test of one request, or of all of some: it waits for no rank, but may end a nap."""
-        recorder = self.recorder
-        if not recorder.slept:
-            return
-        requests = [args[0]] if isinstance(args[0], MPI.Request) else args[0]
-        every = [_posted(request) for request in requests]
-
-        def returned(result: Any) -> None:
-            collective = next((posted for posted in reversed(every) if posted.stream is not None), None)
-            if not (result[0] if isinstance(result, tuple) else result):
-                if collective is None:
-                    pending = (posted for one, posted in zip(requests, every, strict=True) if not _is_complete(one))
-                    recorder.awaited = next(pending, _NOTHING).whom
-            elif collective is None or collective.index < 0:
-                recorder.woken(recorder.awaited)
-            else:
-                asleep = sum(recorder.slept.values())
-                recorder.slept.clear()
-                self._waits(call, collective, None, asleep)
-
-        call.returned = returned
-
-    def receive_message(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a receive of a probed message: it waits for the sender."""
-        call.whom = _posted(args[0]).whom
+        call.whom = self.recorder.peer(args[0], rank)
 
     def start(self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str]) -> None:
         """Begin a call whose result is a message's request; peer: position and name of the other rank's argument."""
         position, word = peer
-        rank = argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)
-        posted = Posted(self.recorder.peer(args[0], rank), args[0] if rank == MPI.ANY_SOURCE else None)
+        posted = Posted(self.recorder.peer(args[0], argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)))
         call.returned = lambda request: setattr(request, "_posted", posted)
 
     def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
@@ -348,43 +279,32 @@ class TimedMethods:
 
         call.left = left
 
-    def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
+    def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a wait for one request."""
-        posted, asked = _posted(args[0]), None
-        if posted.anybody is not None:
-            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
-        call.returned = lambda _result: self._waits(call, posted, asked)
-        call.whom = posted.whom
-        return args, kwargs
+        self._waits(call, _posted(args[0]))
 
     def wait_all(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a wait for all of some requests: it counts as a wait for the last."""
-        self._waits(call, *_last(self.recorder, args[0]))
+        self._waits(call, _last(args[0]))
 
-    def wait_some(self, call: TimedCall, args: Args, kwargs: Kwargs, *, one: bool) -> tuple[Args, Kwargs]:
+    def wait_some(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a wait for one of some requests, or at least one of them."""
-        requests, asked = args[0], None
-        if one and any(_posted(request).anybody is not None for request in requests):
-            args, kwargs, asked = with_status(self.recorder, args, kwargs, 1)
+        requests = args[0]
 
         def returned(result: Any) -> None:
             found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
             index = found if isinstance(found, int) else found[0] if found else -1
             if 0 <= index < len(requests):
-                self._waits(call, _posted(requests[index]), asked)
+                self._waits(call, _posted(requests[index]))
 
         call.returned = returned
-        return args, kwargs
 
-    def _waits(self, call: TimedCall, posted: Posted, asked: MPI.Status | None, asleep: int = 0) -> None:
-        """Note that the call waits, or has waited, for a posted operation, also in `asleep` ns before."""
-        call.whom = posted.whom
-        if asked is not None and posted.anybody is not None:
-            call.whom = self.recorder.peer(posted.anybody, asked.source)
-        stream = posted.stream
+    def _waits(self, call: TimedCall, posted: Posted) -> None:
+        """Note that the call waits, or has waited, for a posted operation."""
+        call.whom, stream = posted.whom, posted.stream
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
-            call.left = lambda left: stream.waited(index, call.entered - asleep, left, call.number)
+            call.left = lambda left: stream.waited(index, call.entered, left, call.number)
 
 
 def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
@@ -392,36 +312,22 @@ def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any 
     return args[position] if len(args) > position else kwargs.get(name, default)
 
 
-def with_status(recorder: Recorder, args: Args, kwargs: Kwargs, position: int) -> tuple[Args, Kwargs, MPI.Status]:
-    """Return the arguments with a status: the program's own, or else the recorder's; and that status."""
-    given: MPI.Status | None = argument(args, kwargs, position, "status")
-    if given is not None:
-        return args, kwargs, given
-    return args[:position], {**kwargs, "status": recorder.status}, recorder.status
-
-
 def _posted(request: Any) -> Posted:
     return getattr(request, "_posted", None) or _NOTHING
 
 
-def _last(recorder: Recorder, requests: Sequence[MPI.Request]) -> tuple[Posted, MPI.Status | None]:
-    """Wait until all are complete; return the last one's operation, and its status if that names the source."""
-    last, asked = _NOTHING, None
-    pending = list(requests)
+def _last(requests: Sequence[MPI.Request]) -> Posted:
+    """Wait until all are complete; return the last one's operation."""
+    last, pending = _NOTHING, [*requests]
     try:
         while pending:
-            still = [one for one in pending if not _is_complete(one)]
-            if not still:
-                done = pending[-1]
-                last = _posted(done)
-                if last.anybody is not None and _is_complete(done, recorder.status):
-                    asked = recorder.status
-            pending = still
+            last = _posted(pending[-1])
+            pending = [one for one in pending if not _is_complete(one)]
             if pending:
                 os.sched_yield()  # to another rank on this core, as MPI does if oversubscribed
     except MPI.Exception:  # MPI's own call will raise it
-        return _NOTHING, None
-    return last, asked
+        return _NOTHING
+    return last
 
 
 # --- the classes ------------------------------------------------------------------------------------------------------
@@ -446,15 +352,14 @@ def _begun(words: str) -> str:
 # The timed methods: class ("Comm": all communicators), names, and which of `TimedMethods` begins them, with its options.
 TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("Comm", "send ssend bsend Send Ssend Bsend Rsend", "send", {}),
-    ("Comm", "recv Recv", "receive", {"source": 1, "status": 3}),
-    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0, "status": 2}),
-    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4, "status": 6}),
-    ("Comm", "Sendrecv_replace", "receive", {"source": 3, "status": 5}),
+    ("Comm", "recv Recv", "receive", {"source": 1}),
+    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0}),
+    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4}),
+    ("Comm", "Sendrecv_replace", "receive", {"source": 3}),
     ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", "start", {"peer": (1, "dest")}),
     ("Comm", "irecv Irecv", "start", {"peer": (1, "source")}),
     ("Comm", "Isendrecv", "start", {"peer": (4, "source")}),
     ("Comm", "Isendrecv_replace", "start", {"peer": (3, "source")}),
-    ("Comm", "iprobe Iprobe improbe Improbe", "ask", {}),
     ("Comm", f"{ALL} {ALL.lower()}", "collective", {"kind": TOGETHER}),
     ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", "collective", {"kind": TOGETHER}),
     ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", "collective", {"kind": TOGETHER}),
@@ -462,16 +367,13 @@ TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("Comm", f"{_begun(ALL)} Idup Idup_with_info", "begin_collective", {"kind": TOGETHER}),
     ("Comm", _begun(SOME), "begin_collective", {"kind": PARTLY}),
     ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", "call", {}),
-    ("Comm", f"Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
-    ("Message", "recv Recv", "receive_message", {}),
-    ("Message", "irecv Irecv", "call", {}),
+    ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
+    ("Message", "recv Recv irecv Irecv", "call", {}),
     ("Prequest", "Start Startall", "call", {}),
     ("Request", "wait Wait", "wait", {}),
     ("Request", "waitall Waitall", "wait_all", {}),
-    ("Request", "waitany Waitany", "wait_some", {"one": True}),
-    ("Request", "waitsome Waitsome", "wait_some", {"one": False}),
-    ("Request", "test Test testall Testall", "test", {}),
-    ("Request", "testany Testany testsome Testsome", "call", {}),
+    ("Request", "waitany Waitany waitsome Waitsome", "wait_some", {}),
+    ("Request", "test Test testall Testall testany Testany testsome Testsome", "call", {}),
 )
 RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
 UNSEEN = {
@@ -507,7 +409,7 @@ class Installed(TimedMethods):
             self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
         for name, kind in made.items():
             self.put(MPI, name, kind)
-        sleep = partial(self.call, whom=SOMEBODY)
+        sleep = partial(self.call, whom=ANYBODY)
         self.put(Nap, "take", self.method("sleep", Nap.take, sleep))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
