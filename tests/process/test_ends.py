@@ -153,6 +153,21 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
     assert text.count("returned") == 2 * (what == "late ctrl-c")
 
 
+@pytest.mark.parametrize("how", ["open('/nowhere')", "agree(comm, lambda: open('/nowhere'))"], ids=["alone", "agreed"])
+def test_what_the_system_refuses_a_command_on_one_rank_is_said_once_and_ends_all(tmp_path: Path, how: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys\nfrom mpi4py import MPI\nfrom lb_mpi.cli.run.command import Command, execute\n"
+        "from lb_mpi.mpi.common.collective import agree\ncomm = MPI.COMM_WORLD\n"
+        f"def run(_):\n    if comm.rank or 'agree' in {how!r}:\n        {how}\n    comm.Barrier()\n"
+        "sys.exit(execute(Command('x', '', 'text', '{}', lambda _: None, run, ranks=True), [], 'x'))\n"
+    )
+    code, text = on_ranks(2, str(program), env={"PYTHONPATH": str(ROOT)})
+    assert code not in (0, limit.HUNG), text
+    assert text.count("/nowhere: No such file or directory") == 1, text
+    assert "Traceback" not in text
+
+
 @pytest.mark.skipif(here().mpi == "openmpi", reason="its mpiexec passes no more output on, and kills ranks after a second")
 @pytest.mark.parametrize("waits", ["Barrier()", "Recv(bytearray(1), 1)"])
 def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) -> None:

@@ -171,7 +171,11 @@ def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
         return _print_error(f"{prog}: error: {error}", FAILED, speaks())
     except (ValueError, OSError) as error:
         code, anywhere = (error.code, error.anywhere) if isinstance(error, Mistake) else (MISTAKE, False)
-        return _print_error(f"{prog}: error: {explained(error, own)}", code, anywhere or speaks())
+        text = f"{prog}: error: {explained(error, own)}"
+        if command.ranks and isinstance(error, OSError) and (mpi := _alone(error)) is not None:
+            _print_error(text, code)
+            mpi.COMM_WORLD.Abort(code)
+        return _print_error(text, code, anywhere or speaks())
     except ModuleNotFoundError as error:
         if error.name != "numba":
             raise
@@ -198,10 +202,21 @@ def _print_error(text: str, code: int, prints: bool = True) -> int:
     return code
 
 
+def _running() -> Any:
+    """Return mpi4py.MPI if MPI has begun and not ended; otherwise None."""
+    mpi: Any = sys.modules.get("mpi4py.MPI")
+    return mpi if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() else None
+
+
+def _alone(error: OSError) -> Any:
+    """Return mpi4py.MPI if other ranks may not have this error, and would wait for this one; otherwise None."""
+    failure, mpi = sys.modules.get("lb_mpi.mpi.common.failure"), _running()
+    return None if mpi is None or mpi.COMM_WORLD.size == 1 or (failure and failure.is_shared(error)) else mpi
+
+
 def _abort(error: BaseException) -> None:
     """End all ranks, if MPI has begun: the others would wait for this one."""
-    mpi: Any = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+    if (mpi := _running()) is None:
         return
     if not isinstance(error, KeyboardInterrupt):
         traceback.print_exc()

@@ -177,6 +177,11 @@ def is_of_all(error: BaseException, ranks: object) -> bool:
     return found is ranks and found is not None
 
 
+def is_shared(error: BaseException) -> bool:
+    """Return whether all ranks of some communicator raise it together."""
+    return _mark_of(error).ranks is not None
+
+
 def _mark_of(error: BaseException) -> _Mark:
     found = None
     with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
