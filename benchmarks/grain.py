@@ -14,9 +14,8 @@ search    whole searches on two ranks, in which one rank has all work at first, 
 busy      two and four equal ranks, while 0, 2 or 8 other processes use the cores all the time: steps of rows, of a stencil
           (which begin with the program's own exchange of edges), and whole runs of apps.weather
 peers     lists of tasks with other pools / with lb_mpi.Pool, on two ranks
-speeds    maps / their lower bound, on four ranks of emulated speeds, with tasks that compute and with tasks that wait
-hosts     steps of `map_rows` and maps on three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms between them
-          (launch/cluster; needs root)
+hosts     steps of `map_rows`, and maps / their lower bound, on three emulated hosts of speeds 0.8, 0.4, 0.2 with 1 ms
+          between them (launch/cluster; needs root)
 
 METG, the minimum effective task granularity, is the shortest step or task with which ranks are 90 % efficient: they spend
 90 % of the time on the user's work.  It is measured with longer and longer steps.  The first and the last length are the
@@ -43,7 +42,7 @@ from typing import Any, NamedTuple
 from benchmarks.measuring import Answer, Row, command, hosts, run, spin, table
 
 EFFICIENT = 0.9
-UNEQUAL, EMULATED, HOSTS = "1,0.5,0.25,0.25", "0.8,0.4,0.2,0.2", "0.8,0.4,0.2"
+UNEQUAL, HOSTS = "1,0.5,0.25,0.25", "0.8,0.4,0.2"
 STEPS = (0.3e-3, 1e-3, 3e-3, 10e-3, 30e-3, 100e-3)  # seconds of work on each rank in a step of rows
 EXCHANGES = (10e-6, 30e-6, 100e-6, 300e-6, 1e-3, 3e-3)  # ... of an exchange
 SEARCHES = (1e-3, 3e-3, 10e-3, 30e-3, 100e-3, 300e-3)  # ... of a search
@@ -128,7 +127,6 @@ PEERS = ("pool", "Executor 1", "Executor 16", *EXECUTORS[1:], "MPICommExecutor 1
 PEERS = tuple(way for way in PEERS if importlib.util.find_spec("schwimmbad") or not way.startswith("schwimmbad"))
 AS_FAST = MappingProxyType(dict.fromkeys((0.0, 5e-3, 20e-3, 100e-3), "<= 1.05"))
 BUSY = {"rows": (5e-3, 20e-3, 100e-3), "stencil": (20e-3,), "weather": (0.0,)}
-FEW_LONG, MANY_SHORT = ("--tasks", "100"), ("--tasks", "2000")  # of 10 ms and of 1 ms
 
 SECTIONS: dict[str, list[Case]] = {
     "rows": [
@@ -152,19 +150,11 @@ SECTIONS: dict[str, list[Case]] = {
         for n in (2, 4) for beside in (0, 2, 8) for work, lengths in BUSY.items()
     ],
     "peers": [Case("2 ranks", "tasks", 2, (1e-5, 1e-4, 1e-3, 1e-2), over="pool", argv=["--list-s", "0.3"], ways=PEERS)],
-    "speeds": [
-        Case(f"speeds {EMULATED}{words}", "maps", 4, [length_s], over="bound", speeds=EMULATED, argv=[*tasks, *waits])
-        for length_s, tasks in ((1e-3, MANY_SHORT), (1e-2, FEW_LONG))
-        for words, waits in (("", ()), (", waiting", ["--waits"]))
-    ],
     "hosts": [
         Case(f"empty calls, hosts {HOSTS}", "calls", 3),
         Case(f"hosts {HOSTS}", "rows", 3, STEPS[3:], False, "ideal", HOSTS, ["--hosts-are-slow"]),
-        *(
-            Case(f"hosts {HOSTS}, {n} tasks{words}", "maps", 3, [1e-2], over="bound", speeds=HOSTS,
-                 argv=["--hosts-are-slow", "--tasks", str(n), *waits], goals={1e-2: "<= 1.10"})
-            for n in (300, 1000) for words, waits in (("", ()), (", waiting", ["--waits"]))
-        ),
+        Case(f"hosts {HOSTS}, 300 tasks", "maps", 3, [1e-2], over="bound", goals={1e-2: "<= 1.10"}, speeds=HOSTS,
+             argv=["--tasks", "300"]),
     ],
 }  # fmt: skip
 

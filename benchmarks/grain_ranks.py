@@ -310,31 +310,18 @@ def pool_executor(options: argparse.Namespace, length_s: float) -> Seconds:
 
 
 def maps(options: argparse.Namespace, length_s: float) -> Seconds:
-    """Time of a map of heavy-tailed tasks / its lower bound, from the second map of a pool on.
-
-    A task that waits takes longer on a slow rank by itself: no core is needed for it, and no rest afterwards.  What counts
-    is how long it took: a busy system wakes it late.  Where the hosts are slow, tasks that compute are so by themselves.
-    """
+    """Time of a map of heavy-tailed tasks / its lower bound, from the second map of a pool on; on hosts of these speeds."""
     speeds = comma_list("--speeds", options.speeds, COMM.size)
-    mine, waits = speeds[COMM.rank], options.waits
-    emulated = 1.0 if waits or options.hosts_are_slow else mine
     found: Seconds = {"map": [], "map, known costs": []}
-
-    def nap(seconds: float) -> float:
-        time.sleep(seconds / mine)
-        return seconds
-
-    with lb_mpi.Pool(COMM, emulated_speed=emulated) as plain, lb_mpi.Pool(COMM, emulated_speed=emulated) as by_cost:
+    with lb_mpi.Pool(COMM) as plain, lb_mpi.Pool(COMM) as by_cost:
         for k in range(options.repeat + 1):
             drawn = np.random.default_rng(options.seed + k).lognormal(0.0, SIGMA, options.tasks)
             items = [float(cost) for cost in drawn * (length_s / drawn.mean())]
             for way, pool in zip(found, (plain, by_cost), strict=True):
-                results = pool.map(nap if waits else spin, items, costs=None if pool is plain else items)
+                results = pool.map(spin, items, costs=None if pool is plain else items)
                 if (report := pool.report()) is not None:
                     assert results == items
-                    done = zip(report.ranks, speeds, strict=True)
-                    work_s = sum(rank.busy_s * speed for rank, speed in done) if waits else sum(items)
-                    bound_s = max(work_s / sum(speeds), max(items) / max(speeds))
+                    bound_s = max(sum(items) / sum(speeds), max(items) / max(speeds))
                     found[way].append(report.seconds / bound_s)
     return {way: ratios[1:] for way, ratios in found.items()}
 
