@@ -277,7 +277,7 @@ def _on_route(
 
 
 class DraftRecord:
-    """The options, the messages sent by kind, and the parts that `rank` received.
+    """The options, the parts that `rank` received, and the number of messages sent by kind.
 
     `worlds[r]` is the rank in COMM_WORLD of rank r of the search.
     """
@@ -286,14 +286,7 @@ class DraftRecord:
         self.record, self._rank, self._worlds = record, rank, worlds
         self.n_sent: Counter[Kind] = Counter()
         names = ("balance", "threshold", "pause_s", "route")
-        earlier = {} if record is OFF else record.settings.get("search", {}).get("messages", {})
-        self._messages: dict[str, int] = dict(earlier)  # in all searches of this program
-        record.use("search", {**{name: getattr(options, name) for name in names}, "messages": self._messages})
-
-    def by_kind(self) -> None:
-        """Record the number of messages sent, of each kind that was sent."""
-        found = {kind.name: self.n_sent[kind] for kind in Kind if self.n_sent[kind]}
-        self._messages.update({kind: self._messages.get(kind, 0) + n for kind, n in found.items()})
+        record.use("search", {name: getattr(options, name) for name in names})
 
     def sent(self, sends: Iterable[Send]) -> None:
         """Count messages."""

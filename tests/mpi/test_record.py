@@ -145,7 +145,6 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
         assert search["units"] == reported["ranks"][rank]["done"]
         assert search["moved"] == reported["ranks"][rank]["received"]
         assert search["messages"] == reported["ranks"][rank]["messages"]
-        assert sum(one.settings["search"]["messages"].values()) == reported["ranks"][rank]["messages"]
         assert search["useful_s"] == pytest.approx(reported["ranks"][rank]["useful_s"], rel=1e-3)
         assert steps["moved"][1:5].tolist() == reported["lent"]
         assert steps["home"][1:5].tolist() == [sizes[rank]] * 4

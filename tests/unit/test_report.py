@@ -304,7 +304,7 @@ def test_the_page_stands_alone() -> None:
         assert f"<title>from {rank} to {(rank + 1) % 4}: 15 rows</title>" in text
         assert f">rank {rank}</text>" in text
     assert {*re.findall(r'<use href="#(\w+)"', text)} == {*re.findall(r'<image id="(\w+)"', text)} != set()
-    assert text.count('aria-label="imbalance of each call"') == 2, "for a wide page and for a phone"
+    assert text.count('aria-label="time of each call"') == 2, "for a wide page and for a phone"
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
     assert "the plan &lt;stays&gt;" in text
@@ -330,18 +330,6 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
     assert len(page(run).encode()) <= MOST_BYTES
     few = assemble([("rank000000.lbrec", header(about(0, MOST_RANKS)) + frames[0])])
     assert "20 parts of work, by drafts" in page(few)  # a dense matrix would need terabytes
-
-
-def test_messages_of_searches_are_counted_by_kind() -> None:
-    files = []
-    for rank in range(2):
-        record = Record(100.0)
-        record.use("search", {"route": "ring", "messages": {"DRAFTING": 3 + rank, "STOP": rank}})
-        record.step(Step(Driver.SEARCH, 100.0, 101.0, 1.0, 1.0))
-        files.append((f"rank{rank:06d}.lbrec", whole(record, 101.0, about(rank, 2))))
-    text = page(assemble(files))
-    assert "<td class=\"t\">DRAFTING<td>7<td>4" in text
-    assert "<td class=\"t\">STOP<td>1<td>1" in text
 
 
 def test_a_run_in_which_nothing_happened_has_a_page() -> None:

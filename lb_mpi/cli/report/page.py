@@ -63,7 +63,7 @@ NOTHING = len(Phase)  # the index of unknown data: transparent
 COLUMNS, HALVINGS = 1000, 3  # of the strip: halved until the picture is small enough
 MOST_BYTES = 150_000  # of a picture
 MOST_ROWS, ROW_PIXELS = 1024, 20
-MOST_POINTS, MOST_MARKS, LINES = 100, 30, 20  # of a curve; of the table of calls
+MOST_POINTS, LINES = 100, 20  # of a curve; of the table of calls
 SMOOTH = 200  # time slices if calls are short
 LEVELS = 15  # of a matrix, besides nothing
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
@@ -71,8 +71,6 @@ PHONE, PHONE_HEIGHT = 366, 200  # of a curve on a phone
 RANK, MOST_STRIPS = (18.0, 5.0), 560.0  # height of a rank's strip; of all
 CELLS, DIGIT = 440.0, 7.5  # width of a matrix; of a digit
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
-CURVES = [("imbalance without lending", "var(--soft)"), ("actual imbalance", "var(--now)")]
-CHANGE = ("distribution changed for the following calls", "var(--act)")
 
 
 # --- rasters ---------------------------------------------------------------------------------------------------------
@@ -185,25 +183,6 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
 # --- curves ----------------------------------------------------------------------------------------------------------
 
 
-def imbalance(calls: Rows, reasons: list[str]) -> str:
-    """Draw the imbalance of each call of map_rows, with all rows on their owners and as it was; "" without any.
-
-    The calls that changed the distribution are marked, unless they are so many that the marks would hide the curves.
-    """
-    table = calls[0][calls[0]["driver"] == Driver.ROWS]
-    curves = {name: table[key].astype(float) for name, key in (("home", "before"), ("now", "after"))}
-    at = curves["home"]
-    changes = [
-        (k, at[k] if math.isfinite(at[k]) else 0.0, reasons[reason] if 0 <= reason < len(reasons) else "changed")
-        for k, (acted, reason) in enumerate(zip(table["acted"], table["reason"], strict=True))
-        if acted
-    ]
-    changes = changes if len(changes) <= MOST_MARKS else []
-    return twice(lambda width: drawn(
-        table["n"], curves, changes, lambda value, most: f"{value:.{0 if most >= 0.08 else 1}%}", "imbalance", width
-    ))  # fmt: skip
-
-
 def durations(run: Run, calls: Rows) -> str:
     """Draw the time of each call and its ideal time, in milliseconds a call; "" for fewer than two calls.
 
@@ -214,24 +193,15 @@ def durations(run: Run, calls: Rows) -> str:
     if len(each) < 2:
         return ""
     curves = {"now": 1e3 * spans(run, calls) / each, "home": 1e3 * bounds(calls) / each}
-    return twice(
-        lambda width: drawn(calls[0]["n"], curves, [], lambda value, _: f"{value:.3g} ms", "time of a call", width)
-    )
+    return twice(lambda width: drawn(calls[0]["n"], curves, width))
 
 
-def drawn(
-    n: Any, curves: Mapping[str, Floats], changes: Iterable[tuple[int, float, str]], write: Callable[[float, float], str],
-    what: str, width: float = WIDTH,
-) -> str:
-    """Draw curves over calls, `width` pixels wide; "" if nothing is known.
+def drawn(n: Any, curves: Mapping[str, Floats], width: float = WIDTH) -> str:
+    """Draw curves over calls, `width` pixels wide.
 
-    n : (K,) calls in each entry; curves : (K,) values by style; changes : entries with a mark, its height and its words;
-    write(value, most) : the label of a value.  Many calls are drawn as means of neighbours, since curves of hundreds of
-    short calls are noise.
+    n : (K,) calls in each entry; curves : (K,) milliseconds by style.  Many calls are drawn as means of neighbours, since
+    curves of hundreds of short calls are noise.
     """
-    both = np.concatenate([*curves.values()])
-    if not np.isfinite(both).any():
-        return ""
     numbers, each = np.cumsum(n) - n + 1, -(-len(n) // MOST_POINTS)
     smooth = {name: _means(values, each) for name, values in curves.items()}
     shown = np.concatenate([*smooth.values()])
@@ -247,7 +217,7 @@ def drawn(
     parts = [label((width + LEFT) / 2, height - 4, "call" + (f" (means of {each})" if each > 1 else ""))]
     for level in (most * k / 4 for k in range(5)):
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
-        parts.append(label(LEFT - 6, y(level) + 4, write(level, most), "end"))
+        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.3g} ms", "end"))
     for call in ticks(last):
         parts.append(label(x(call), height - BOTTOM + 22, f"{call:,}"))
     for name, values in smooth.items():
@@ -255,10 +225,7 @@ def drawn(
         known = [(call, value) for call, value in zip(middles, values, strict=True) if math.isfinite(value)]
         points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
         parts.append(f'<polyline class="{name}" points="{points}"/>')
-    for k, value, words in changes:
-        at = f"{x(numbers[k]):.1f} {y(min(most, value)) - 4:.1f}"
-        parts.append(f'<path class="act" d="M{at}l5 -9h-10z"><title>call {numbers[k]}: {escape(words)}</title></path>')
-    return drawing(width, height, parts, f"{what} of each call")
+    return drawing(width, height, parts, "time of each call")
 
 
 def twice(draw: Callable[[float], str]) -> str:
@@ -428,10 +395,6 @@ def _calls(run: Run, calls: Rows) -> str:
     parts = ["<h2>Calls, and what was decided</h2>"]
     if chart := durations(run, calls):
         parts.append(f'{_key(TIMES)}<figure class="chart">{chart}</figure>')
-    if chart := imbalance(calls, run.ranks[0].reasons):
-        words = "Imbalance: time of the slowest rank / time at perfect balance, minus 1."
-        key = _key([*CURVES, *([CHANGE] if 'class="act"' in chart else [])])
-        parts.append(f'{key}<figure class="chart">{chart}<figcaption>{words}</figcaption></figure>')
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
     parts.append(Table(header, _lines(run, calls), (1, 9), MOST_LINES).used().html("tight reason"))
     return "".join(parts)
@@ -551,18 +514,8 @@ def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
         '<p class="soft">speed: 1.00x is the mean of all ranks; in a pool or a search, ranks count as equally fast unless '
         "they emulate slow ones. seconds: recorded time; the phase columns are percentages of it. computed: on this "
         "rank, in "
-        f"all calls, also for other ranks. got, gave: parts of work, rows, tasks, vertices.</p>{_messages(run)}"
+        f"all calls, also for other ranks. got, gave: parts of work, rows, tasks, vertices.</p>"
     )
-
-
-def _messages(run: Run) -> str:
-    """Return a table of the messages of searches by kind; nothing without a search."""
-    sent = [one.settings.get("search", {}).get("messages", {}) for one in run.ranks]
-    kinds = list(dict.fromkeys(kind for counts in sent for kind in counts))
-    columns = [[int(counts.get(kind, 0)) for counts in sent] for kind in kinds]
-    lines = [[kind, f"{sum(some):,}", f"{max(some):,}"] for kind, some in zip(kinds, columns, strict=True)]
-    shown = Table(("messages of searches", "on all ranks", "most from one rank"), lines, (0,))
-    return shown.html("tight") if kinds else ""
 
 
 def _settings(settings: Sequence[Settings]) -> str:

@@ -141,7 +141,6 @@ class Simulation(Virtual[Message, Job]):
             searcher, speed = self.searchers[rank], self._speeds[rank]
             cpu_s = searcher.units * self._unit_s[rank] * speed
             drafts.record.step(step(searcher, 0.0, self.over_at, speed, cpu_s))
-            drafts.by_kind()
 
 
 def search(

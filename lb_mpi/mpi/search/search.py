@@ -268,7 +268,6 @@ def _run(
     )  # fmt: skip
     record.step(whole)
     align(comm, record)
-    port.drafts.by_kind()
     return collect(comm, searcher, whole, port.drafts.n_sent, saving)
 
 
