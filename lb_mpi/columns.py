@@ -109,14 +109,12 @@ def agreed(everyone: Sequence[tuple[int, Orders]], rank: int | None = None) -> O
     return max(everyone, key=lambda one: one[0])[1]  # of the first such rank
 
 
-def is_plain(array: object) -> bool:
-    """Return whether this is an array of no subclass, which would lose its mask, units and the like."""
-    return type(array) is np.ndarray or type(array) is np.memmap
+PLAIN = frozenset({np.ndarray, np.memmap})  # arrays of no other subclass, which would lose its mask, units and the like
 
 
 def as_array(name: str, value: Any) -> NDArray[Any]:
     """Return an array or a list of numbers as an array; TypeError for what knows more, such as units, and would lose it."""
-    if not is_plain(value) and hasattr(value, "__array__") and not isinstance(value, np.generic):
+    if type(value) not in PLAIN and hasattr(value, "__array__") and not isinstance(value, np.generic):
         raise refused(name, value)
     return np.asarray(value)
 
@@ -379,7 +377,7 @@ def column_of(value: Any, pack: Pack | None = None, unpack: Unpack | None = None
     """Return what a value's rows are; None: no rows of this library."""
     if isinstance(value, list) and pack is not None and unpack is not None:
         return ObjectColumn(pack, unpack)
-    if is_plain(value):
+    if type(value) in PLAIN:
         return ArrayColumn(value.dtype, value.shape[1:])
     import scipy.sparse  # here, since it takes 0.15 s of CPU
 

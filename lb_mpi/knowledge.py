@@ -110,9 +110,12 @@ class MeasuredSpeeds(deque[float]):
 
     def add(self, speed: float) -> float:
         """Add a speed, and return the median; the second one in a row that is far from the median becomes it at once."""
-        usual, n, last = self.usual(), len(self), self[-1] if self else speed
+        changed = False
+        if len(self) >= LEAST:
+            usual, last = statistics.median(self), self[-1]
+            changed = max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual
         self.append(speed)
-        if n >= LEAST and (max(last, speed) * JUMP < usual or min(last, speed) > JUMP * usual):
+        if changed:
             self.extend([speed] * (USUAL // 2))
         return statistics.median(self)
 

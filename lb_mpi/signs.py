@@ -28,6 +28,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import functools
 import importlib.util
 import mmap
 import os
@@ -128,6 +129,7 @@ def slept(seconds: float) -> None:
     _page.words[_ASLEEP_NS] += int(1e9 * seconds)
 
 
+@functools.lru_cache(64)  # the few calls of lb_mpi, again and again
 class phase:
     """Report that the program is in `name` (at most 64 bytes): a phase in which it works, or takes `turn`s and sleeps.
 

@@ -299,7 +299,7 @@ class Knowledge:
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
         self.n_rounds = 0  # since rows last changed their owner
         self.costs: RowCosts | None = None
-        self.mark: int | None = None  # of the rows that the costs describe
+        self.mark: int | None = None  # of the rows that the costs describe; None: there are none
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._made = PlanMade()
@@ -338,10 +338,6 @@ class Knowledge:
         if self._made.blind:
             return BLIND
         return kept(max(0, self._n_lending - 1), self.plan.longest_s) if self.plan is not None and self.is_lending else 0.0
-
-    def knows(self, mark: int) -> bool:
-        """True when costs are known for rows with this `mark`."""
-        return mark == self.mark and self.costs is not None
 
     def describe(self, n: int, mark: int) -> None:
         """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
@@ -458,8 +454,10 @@ class Knowledge:
     def own(self, work: Floats | None) -> None:
         """Rows have changed their owner: none is lent; `work`: (n,) costs of this rank's new rows, if known."""
         self.follow(None)
-        self.costs, self.n_rounds, self._n_lending = None, 0, 0
-        if work is not None:
+        self.n_rounds = self._n_lending = 0
+        if work is None:
+            self.costs = self.mark = None
+        else:
             self.costs = RowCosts(self.place, len(work))
             self.costs.ticks[:] = work / self.tick_work[self.place]
 

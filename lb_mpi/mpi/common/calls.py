@@ -85,15 +85,15 @@ class Failures:
         """True within a commit."""
         return self._stage % 2 == 1
 
-    def commit(self, interrupts: Interrupts) -> None:
+    def commit(self, interrupts: Interrupts, *, ends: bool = False) -> None:
         """Begin the end of a call: all ranks are ready, and then either all raise or all return what the call has changed.
 
         Until `end_commit`, all take part in a collective operation, and nobody runs the user's code.  A rank that fails has
         done so before its commit, and then all raise, or after its end, and then the others end theirs well.  One that fails
         within it, as without memory, never ends it: the others, which may wait for it there, raise.  To the end of the call,
-        Ctrl-C waits for the next one.
+        Ctrl-C waits for the next one.  `ends`: it ends at once, since no collective operation follows.
         """
-        self._stage += 1
+        self._stage += 1 + ends
         interrupts.commit()
 
     def end_commit(self) -> None:

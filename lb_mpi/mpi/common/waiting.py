@@ -221,15 +221,13 @@ class Clocks:
         """Read the clocks."""
         cpu_s, wall_s = time.thread_time(), time.perf_counter()
         if wall_s - cpu_s > self._beside_s + BESIDE_S:
-            self._beside_s, self._report = wall_s - cpu_s, self._read()
+            self._beside_s = wall_s - cpu_s
+            gave_up, others_s = getrusage(RUSAGE_THREAD).ru_nvcsw, time.process_time() - time.thread_time()
+            queued_s = None
+            if self._queue is not None:
+                queued_s = 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # ns on a core, in a queue; slices
+            self._report = gave_up, queued_s, others_s
         return Look(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
-
-    def _read(self) -> tuple[int, float | None, float]:
-        """Read how often the thread gave up the core, the seconds in which it waited for one, and `Look.others_s`."""
-        gave_up, others_s = getrusage(RUSAGE_THREAD).ru_nvcsw, time.process_time() - time.thread_time()
-        if self._queue is None:
-            return gave_up, None, others_s
-        return gave_up, 1e-9 * int(os.pread(self._queue, 100, 0).split()[1]), others_s  # ns on a core, in a queue; slices
 
     def end(self) -> None:
         """Stop reading; two threads may do so at once, when a pool is closed while a task is left behind after Ctrl-C."""

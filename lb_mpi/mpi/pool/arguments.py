@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.columns import all_axes, copied, is_plain, order_of, refused
+from lb_mpi.columns import PLAIN, all_axes, copied, order_of, refused
 from lb_mpi.metrics import as_numbers
 from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
@@ -141,7 +141,7 @@ def _check_iterable(items: Any) -> Any:
             raise ValueError(f"items = {items}: expected an integer >= 0")
         return range(int(items))
     if isinstance(items, np.ndarray):
-        if not is_plain(items):
+        if type(items) not in PLAIN:
             raise refused("items", items, ", or a list")
         if not items.ndim:
             raise ValueError("items of shape (): expected at least one dimension, the items")

@@ -220,7 +220,8 @@ class Balancer:
         Exception, such as SystemExit or KeyboardInterrupt, is raised again on its rank), also if it calls this Balancer;
         ValueError or TypeError on every rank if the rows are invalid on any rank, or they or scalars differ between ranks.
         """
-        self._open("lb_mpi.Balancer.map_rows")
+        self._check_idle()
+        self._presence.begin("lb_mpi.Balancer.map_rows")
         knowledge, watch = self._knowledge, self._watch
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed, scalars = _NO_ROWS, None, dict[str, str]()
@@ -232,7 +233,7 @@ class Balancer:
             scalars = scalars_of(more, options) if more or options else scalars
         except Exception as caught:
             failed = of_argument(caught)
-        known = knowledge.knows(mark := mine.mark)
+        known = (mark := mine.mark) == knowledge.mark
         watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling:
             watch.begin()
@@ -249,11 +250,7 @@ class Balancer:
                     decided, failed = self._stay(computing, interrupts, failed)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)
-                self._presence.commit(interrupts)
-                try:
-                    last = self._finish(decided, failed, computing, scalars)
-                finally:
-                    self._presence.end_commit()
+                last = self._finish(decided, failed, computing, scalars, interrupts)
                 if warning is not None:  # of a late rank, after this one has reported
                     raise warning
                 value: R = results.value
@@ -296,7 +293,9 @@ class Balancer:
         Errors as for `map_rows`; after an error no rank has lost or received a row.  A Ctrl-C that comes too late to stop
         all ranks is raised in the next call.
         """
-        comm, knowledge = self._open("lb_mpi.Balancer.migrate"), self._knowledge
+        self._check_idle()
+        self._presence.begin("lb_mpi.Balancer.migrate")
+        comm, knowledge = self._presence.comm, self._knowledge
         with call("lb_mpi.Balancer.migrate"), self._calling, self._presence.notifying():  # to the end: see `commit`
             mine = agree(comm, lambda: Rows(rows, pack=pack, unpack=unpack))
             given = agree(comm, lambda: None if costs is None else check_costs(costs, mine.n))
@@ -317,9 +316,10 @@ class Balancer:
 
     def report(self) -> Report:
         """Return the rows and times of each rank in the calls so far, the same on all ranks; prints as a table."""
-        comm = self._open("lb_mpi.Balancer.report")
+        self._check_idle()
+        self._presence.begin("lb_mpi.Balancer.report")
         with call("lb_mpi.Balancer.report"), self._calling, self._presence.notifying():
-            found = self._loans.report(allgather(comm, self._loans.rank))
+            found = self._loans.report(allgather(self._presence.comm, self._loans.rank))
         n_calls, n_rows = self._migrated
         if not n_calls:
             return found
@@ -344,11 +344,6 @@ class Balancer:
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
         self._wire.drain()
-
-    def _open(self, name: str) -> MPI.Intracomm:
-        self._check_idle()
-        self._presence.begin(name)
-        return self._presence.comm
 
     def _check_idle(self) -> None:
         if self._calling.locked():
@@ -378,7 +373,7 @@ class Balancer:
         ended = time.perf_counter()
         watch.measured.rows_s += ended - began
         if watch.slow.rests:
-            record.enter(Phase.RESTING, ended)
+            self._loans.record.enter(Phase.RESTING, ended)
             while (rest_s := watch.slow.due()) and not interrupts.pending:
                 time.sleep(rest_s)
                 signs.turn()
@@ -388,10 +383,12 @@ class Balancer:
             failed = of_rows(KeyboardInterrupt(), presence.rank, "between rows")
         report = computing.report(watch.collect(), failed=failed is not None)
         reducing = Reducing(presence.comm, decider.report(report, learned))
-        record.enter(Phase.WAITING, time.perf_counter())
+        if record is not None:
+            record.enter(Phase.WAITING, time.perf_counter())
         presence.answer()
         presence.wait(reducing.done, reducing, quick_s=HOME_S)
-        record.enter(Phase.PROTOCOL, time.perf_counter())
+        if record is not None:
+            record.enter(Phase.PROTOCOL, time.perf_counter())
         decided = decider.decide(reducing.answer)
         self._knowledge.apply(decided)
         return decided, failed
@@ -411,7 +408,7 @@ class Balancer:
             round.fail()
         port = RoundPort(self._wire, knowledge, round, computing, self._loans, decider)
         try:
-            carry(watch.slow.around(round), port, presence, computing.record, interrupts, quick_s=QUICK_S)
+            carry(watch.slow.around(round), port, presence, self._loans.record, interrupts, quick_s=QUICK_S)
         except BaseException:
             presence.keep(port)
             raise
@@ -422,32 +419,46 @@ class Balancer:
         knowledge.apply(port.decided, round.learned.late_ticks)
         return port.decided, failed, error if isinstance(error, Warning) else None
 
-    def _finish(self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]) -> Balanced:
-        """Follow the decision of all ranks; return the record of the call."""
-        knowledge, plans, results = self._knowledge, self._plans, computing.results
+    def _finish(
+        self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str], interrupts: Interrupts
+    ) -> Balanced:  # fmt: skip
+        """Commit the call; return its record."""
         planned_s, steps, act = 0.0, 0, decided.decision.act
+        if act or decided.problem or decided.compare:
+            with self._presence.committing():
+                planned_s, steps = self._follow(decided, failed, computing, scalars)
+        else:
+            self._presence.commit(interrupts, ends=True)
+        if decided.formed and computing.results.spec is None and self._form is not None:
+            computing.results.look_like(self._form)
+        last = Balanced(
+            act, words_of(decided.decision, decided.rows), decided.imbalance_before, decided.imbalance_after, decided.rows,
+            decided.bytes, steps, computing.spent_s + planned_s, decided.decision.gain_s,
+        )  # fmt: skip
+        self.history.append(last)
+        return last
+
+    def _follow(
+        self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]
+    ) -> tuple[float, int]:  # fmt: skip
+        """Collective: follow the decision of all ranks, or raise; return the seconds and the steps of a plan."""
+        knowledge, plans, decision = self._knowledge, self._plans, decided.decision
+        planned_s, steps = 0.0, 0
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
-        if decided.decision.reason is BalanceReason.HOME:
+        if decision.reason is BalanceReason.HOME:
             knowledge.follow(None)
-        elif act:
+        elif decision.act:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
             plan, steps = plans.plan()
             knowledge.follow(plan)
             planned_s = time.perf_counter() - began
             plans.changed(plan, planned_s)
-        last = Balanced(
-            act, words_of(decided.decision, decided.rows), decided.imbalance_before, decided.imbalance_after, decided.rows,
-            decided.bytes, steps, computing.spent_s + planned_s, decided.decision.gain_s,
-        )  # fmt: skip
-        self.history.append(last)
         if decided.compare:
-            self._agree_on_results(results)
-        elif decided.formed and results.spec is None and self._form is not None:
-            results.look_like(self._form)
-        return last
+            self._agree_on_results(computing.results)
+        return planned_s, steps
 
     def _agree_on_results(self, results: Results) -> None:
         """Collective: BalanceError on all ranks if the form of results differs; ranks that do not know it adopt it."""

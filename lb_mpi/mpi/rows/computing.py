@@ -17,7 +17,7 @@ from lb_mpi.mpi.common.carrier import Meter
 from lb_mpi.mpi.common.waiting import Clocks, own_s
 from lb_mpi.mpi.rows.rows import Results, Rows, Spec, in_blocks
 from lb_mpi.record.events import Phase
-from lb_mpi.record.record import Record
+from lb_mpi.record.record import OFF, Record
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Computing:
     """One rank's part of a call of `map_rows`: the user's function, its rows, their results, and what was measured.
 
     `form`: of the results of the last call; None: these are the first rows of their form.  `mark`: a checksum of what must
-    be equal on all ranks.  `began_s`, `last_s`: see `RankReport`.
+    be equal on all ranks.  `began_s`, `last_s`: see `RankReport`.  `record`: None if nothing is recorded.
     """
 
     def __init__(
@@ -144,7 +144,8 @@ class Computing:
         began_s: float = math.nan,
         last_s: float = math.nan,
     ) -> None:
-        self.function, self.rows, self.results, self.watch, self.record = function, rows, results, watch, record
+        self.function, self.rows, self.results, self.watch = function, rows, results, watch
+        self.record = None if record is OFF else record
         self._form, self._mark, self._began_s, self._last_s = form, mark, began_s, last_s
         self.n_rows = 0  # computed, of this and of other ranks
         self.spent_s = 0.0  # for packing, sending, and joining
@@ -152,13 +153,16 @@ class Computing:
     def own(self, index: Rowset) -> tuple[float, float]:
         """Compute rows of this rank, and store their results; return the seconds and the ticks of the function."""
         record, began = self.record, time.perf_counter()
-        record.enter(Phase.PACKING, began)
+        if record is not None:
+            record.enter(Phase.PACKING, began)
         block = self.rows.block(index)
         copied = time.perf_counter()
-        record.enter(Phase.OWN, copied)
+        if record is not None:
+            record.enter(Phase.OWN, copied)
         result, ticks = self.call(block)
         computed = time.perf_counter()
-        record.enter(Phase.PACKING, computed)
+        if record is not None:
+            record.enter(Phase.PACKING, computed)
         self.results.put(index, result)
         self.spent_s += copied - began + time.perf_counter() - computed
         return computed - copied, ticks

@@ -217,10 +217,12 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if head(job.payload).mark != rows.mark:
             raise RowsDiffer
         record, began = self._computing.record, time.perf_counter()
-        record.enter(Phase.FOREIGN, began)
+        if record is not None:
+            record.enter(Phase.FOREIGN, began)
         result, ticks = self._computing.call(columns_of(job.payload, rows.spec, rows.pack, rows.unpack))
         computed = time.perf_counter()
-        record.enter(Phase.PACKING, computed)
+        if record is not None:
+            record.enter(Phase.PACKING, computed)
         parcel = self._results.parcel(result, ticks)
         self._computing.spent_s += time.perf_counter() - computed
         return Computed((computed - began) / self._watch.slow.speed, ticks, parcel)

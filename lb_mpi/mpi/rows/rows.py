@@ -23,6 +23,7 @@ from lb_mpi.balancing.round import RoundKind, Rowset, count
 from lb_mpi.checks import integer, returned, show
 from lb_mpi.columns import (
     ALIGN,
+    PLAIN,
     ArrayColumn,
     Column,
     ObjectColumn,
@@ -33,7 +34,6 @@ from lb_mpi.columns import (
     Unpack,
     chunks_of_rows,
     copied,
-    is_plain,
     layout,
     order_of,
     ordered,
@@ -145,7 +145,7 @@ class Rows:
 
         self.columns, self.n = [*proper, *map(more.__getitem__, places)], -1
         for at, column in enumerate(self.columns):
-            if not is_plain(column) or column.ndim < 1 or column.dtype.hasobject:
+            if type(column) not in PLAIN or column.ndim < 1 or column.dtype.hasobject:
                 raise _wrong(column, called(at))
             self.n = len(column) if not at else self.n
             if len(column) != self.n:
@@ -206,7 +206,7 @@ def _form(rows: Any) -> str:
 
 def _wrong(column: Any, name: str) -> Exception:
     """Say what is wrong with what should be a column."""
-    if not is_plain(column):
+    if type(column) not in PLAIN:
         objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
         if name.startswith("more"):
             objects = " or a scalar (pass other values as keyword arguments)"
@@ -240,7 +240,7 @@ def in_blocks(block: tuple[Any, ...], size: int) -> Iterator[tuple[Any, ...]]:
 
 def _describe(result: Any) -> str:
     if isinstance(result, np.ndarray):
-        kind = "an array" if is_plain(result) else f"a {type(result).__name__}"
+        kind = "an array" if type(result) in PLAIN else f"a {type(result).__name__}"
         return f"{kind} of {result.dtype} {result.shape}"
     if isinstance(result, list | tuple):
         return f"a {type(result).__name__} of {counted(len(result), 'object')}"
@@ -281,7 +281,7 @@ class Results:
                 raise self._returned(_describe(result), f"a list of {counted(n, 'object')}, as many as it was given")
             return (result,)
         columns = tuple(result) if isinstance(result, list | tuple) else (result,)
-        if not columns or not all(map(is_plain, columns)):
+        if not columns or not PLAIN.issuperset(map(type, columns)):
             raise self._returned(_describe(result), "an array, or a tuple or list of arrays")
         dtypes, shapes = list[Any](), list[Any]()
         for column in columns:
