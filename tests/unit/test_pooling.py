@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -250,14 +249,12 @@ def test_one_seed_gives_one_run() -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1", "--maps", "3"]
+    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1"]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["ranks"] == len(answer["speeds"]) == 4
-    assert [sum(each["tasks"]) for each in answer["maps"]] == [100] * 3
-    assert answer["total"]["steals"] == sum(each["steals"] for each in answer["maps"]) > 0
-    assert 1.0 <= answer["ratio_later"] <= answer["ratio"] < answer["ratio_dealt"]
-    assert math.isclose(answer["ratio"], answer["total"]["seconds"] / answer["total"]["bound_s"])
+    assert (sum(answer["tasks"]), answer["steals"] > 0) == (100, True)
+    assert answer["bound_s"] <= answer["seconds"] < answer["dealt_s"]
     assert main(given) == 0
     assert "with an ideal shared counter" in capsys.readouterr().out
     assert main(["simulate", "tasks", "--tasks", "0"]) == 0

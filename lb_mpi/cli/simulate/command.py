@@ -7,17 +7,15 @@ of `_common`; the specific options, answer and summary of each are together belo
 from __future__ import annotations
 
 import argparse
-import itertools
-import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.checks import bandwidth, choice, comma_list, integer, virtual_s
+from lb_mpi.checks import choice, comma_list, integer, virtual_s
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, PATIENCE_S, add_seed, add_speeds, draw
 from lb_mpi.cli.run.progress import remove_records
@@ -37,6 +35,7 @@ from lb_mpi.virtual import Network, check_span
 
 THRESHOLD = 4.0  # nodes: a rank of a search gives some away only if it has more
 ROW_BYTES = 256  # of a row, and of its result
+BYTES_PER_S = 1e9  # of a link
 WITHIN_S = 2e-6  # that a message of a pool takes within a host
 MOST_RANKS = 1 << 16  # of simulated rows
 SHOWN = 20  # lines of a table in the text output
@@ -84,10 +83,6 @@ def _speeds(options: argparse.Namespace, size: int) -> Floats:
     return check_speeds(np.resize(speeds, size) if len(speeds) < size else speeds, size)
 
 
-def _bandwidth(options: argparse.Namespace) -> float:
-    return math.inf if options.bandwidth == math.inf else bandwidth("bandwidth", options.bandwidth)
-
-
 def _write(options: argparse.Namespace, records: Sequence[Record], now: float, hosts: Sequence[str], what: str) -> None:
     """Write the records of virtual ranks on `hosts` (ranks,) at the time `now`; OSError."""
     folder = Path(options.record)
@@ -97,35 +92,9 @@ def _write(options: argparse.Namespace, records: Sequence[Record], now: float, h
         (folder / name).write_bytes(data)
 
 
-def _some(values: Sequence[Any]) -> list[tuple[int, Any]]:
-    """Return the values of a long list that a table shows, with their indices, including the last one."""
-    every = -(-len(values) // SHOWN)
-    return [(k, value) for k, value in enumerate(values) if k % every == 0 or k == len(values) - 1]
-
-
 def _ratio(seconds: float, bound_s: float) -> float:
     """Return time / bound; 1 if there was nothing to do."""
     return seconds / bound_s if bound_s else 1.0
-
-
-def _totals(done: Sequence[SimulatedCall | pools.MapRun], *names: str, **others: str) -> dict[str, Any]:
-    """Return sums of fields, and ratios to the bound: of the time in all calls, in the later half, and of other fields."""
-    total = {name: sum(getattr(one, name) for one in done) for name in names}
-    later = statistics.median(_ratio(one.seconds, one.bound_s) for one in done[len(done) // 2 :])
-    more = {name: _ratio(total[field], total["bound_s"]) for name, field in others.items()}
-    return {"total": total, "ratio": _ratio(total["seconds"], total["bound_s"]), "ratio_later": later, **more}
-
-
-def _summary(answer: dict[str, Any], what: str, n: int, without: str) -> str:
-    """Return the line on all n steps of a simulation: `what` was simulated, and the ratios without this or that."""
-    later = f" ({answer['ratio_later']:.3f} in the later half)" if n > 1 else ""
-    return f"{what}: {answer['total']['seconds']:.4f} virtual seconds, {answer['ratio']:.3f} of the bound{later}; {without}"
-
-
-def _reasons(steps: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield why each step of a table was balanced or not; a ditto mark if it is the reason of the line above."""
-    for before, step in itertools.pairwise([{"reason": ""}, *steps]):
-        yield '"' if step["reason"] == before["reason"] else step["reason"]
 
 
 # --- search -----------------------------------------------------------------------------------------------------------
@@ -136,7 +105,6 @@ def _add_search(parser: argparse.ArgumentParser) -> None:
         help="a published tree: T1 to T5, or a large one: T1L, T2L, T3L, T1XL")
     parser.add_argument("--ranks", type=int, default=16, help="number of virtual ranks")
     parser.add_argument("--unit-s", type=float, default=1e-6, help="virtual seconds per node at speed 1")
-    parser.add_argument("--bandwidth", type=float, default=math.inf, help="bytes per second of a link")
     _common(parser)
 
 
@@ -153,7 +121,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     choice("tree", options.tree, sorted(TREES))
     integer("ranks", options.ranks, 1, searches.MOST_RANKS)
     seed = integer("seed", options.seed, 0)
-    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
+    network = Network(check_span("latency", options.latency))
     records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
     result = searches.search(
         [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
@@ -207,7 +175,6 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
         help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks")
     parser.add_argument("--period", type=int, default=100, help="calls in which the hot region moves round once")
     parser.add_argument("--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1")
-    parser.add_argument("--bandwidth", type=float, default=1e9, help="bytes per second of a link")
     parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
         help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "
         "second order; auto: direct up to 512 ranks")
@@ -224,7 +191,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     graph = as_graph(options.graph)
     integer(f"--graph {options.graph}: ranks", graph.n, 1, MOST_RANKS)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
-    network = Network(check_span("latency", options.latency), bytes_per_s=_bandwidth(options))
+    network = Network(check_span("latency", options.latency), bytes_per_s=BYTES_PER_S)
     recorded = SimulatedRows(graph.n) if options.record is not None else None
     cluster = rounds.Cluster(
         graph,
@@ -246,29 +213,38 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
         what = f"--graph {options.graph} --calls {options.calls}"
         _write(options, recorded.records, recorded.now, ["virtual"] * graph.n, what)
     names = ("seconds", "bound_s", "alone_s", "rows_moved", "bytes_moved", "messages")
+    total = {name: sum(getattr(call, name) for call in done) for name in names}
     return {
         "ranks": graph.n,
         "scheme": cluster.scheme,
         "calls": [call._asdict() for call in done],
-        **_totals(done, *names, ratio_without="alone_s"),
+        "total": total,
+        "ratio": _ratio(total["seconds"], total["bound_s"]),
+        "ratio_later": statistics.median(call.seconds / call.bound_s for call in done[len(done) // 2 :]),
+        "ratio_without": _ratio(total["alone_s"], total["bound_s"]),
         "cpu_seconds": time.process_time() - began,
     }
 
 
 def _describe_rows(answer: dict[str, Any]) -> list[str]:
-    calls, total = answer["calls"], answer["total"]
+    calls, total, before = answer["calls"], answer["total"], ""
     header = ("call", "bound s", "time/bound", "without balancing", "rows moved", "MB moved", "what was done")
-    shown = _some(calls)
-    lines = [
-        [f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
-         f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
-         reason]
-        for (k, call), reason in zip(shown, _reasons([call for _, call in shown]), strict=True)
-    ]  # fmt: skip
+    every = -(-len(calls) // SHOWN)
+    lines = []
+    for k, call in enumerate(calls):
+        if k % every == 0 or k == len(calls) - 1:
+            reason = call["reason"]
+            lines.append([
+                f"{k + 1}", f"{call['bound_s']:.6f}", f"{call['seconds'] / call['bound_s']:.3f}",
+                f"{call['alone_s'] / call['bound_s']:.3f}", f"{call['rows_moved']:,}", f"{call['bytes_moved'] / 1e6:.3f}",
+                '"' if reason == before else reason,
+            ])  # fmt: skip
+            before = reason
     return [
         Table(header, lines, words=(6,)).fitted(),
-        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}", len(calls),
-                 f"without balancing {answer['ratio_without']:.3f}"),
+        f"{counted(answer['ranks'], 'rank')}, {counted(len(calls), 'call')}: {total['seconds']:.4f} virtual seconds, "
+        f"{answer['ratio']:.3f} of the bound ({answer['ratio_later']:.3f} in the later half); without balancing "
+        f"{answer['ratio_without']:.3f}",
         f"{counted(total['rows_moved'], 'row')} and {total['bytes_moved'] / 1e6:,.1f} MB moved, with "
         f"{counted(total['messages'], 'message')}",
     ]
@@ -280,68 +256,39 @@ def _describe_rows(answer: dict[str, Any]) -> list[str]:
 def _add_tasks(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", default="16", metavar="N,N,...",
         help="number of ranks on each host (default: %(default)s, on one host)")
-    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="number of tasks of each map for each rank")
-    parser.add_argument("--maps", type=int, default=1, metavar="N", help="number of calls of pool.map")
+    parser.add_argument("--tasks", type=int, default=25, metavar="N", help="number of tasks for each rank")
     parser.add_argument("--costs", choices=pools.TASKS, default="lognormal",
         help="costs of the tasks: equal, or random with a few expensive ones")
     parser.add_argument("--task-s", type=float, default=0.01, help="mean seconds of a task at speed 1")
-    parser.add_argument("--repeat", action="store_true", help="use the same tasks in each map, and learn their costs")
     _common(parser, latency_s=50e-6, between=" between hosts")
 
 
 def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     """Map drawn tasks with a pool.
 
-    Returns `maps`, a list with the seconds of each, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and
-    with an ideal counter (`counter_s`); tasks and busy seconds by rank, steals and messages; their totals; simulated in
-    `cpu_seconds`.
+    Returns the `seconds` of the map, at least (`bound_s`), as dealt and without stealing (`dealt_s`), and with an ideal
+    counter (`counter_s`); tasks and busy seconds by rank, steals and messages; simulated in `cpu_seconds`.
     """
     began = time.process_time()
     hosts = [integer("hosts", int(n) if n.is_integer() else n, 1) for n in comma_list("hosts", options.hosts)]
     size = integer("hosts", sum(hosts), 1, pools.MOST_RANKS, unit="ranks in all")
-    n_tasks, n_maps = integer("tasks", options.tasks, 0), integer("maps", options.maps, 1)
-    seed = integer("seed", options.seed, 0)
+    n_tasks, seed = integer("tasks", options.tasks, 0), integer("seed", options.seed, 0)
     records = [Record(0.0) for _ in range(size)] if options.record is not None else None
-    pool = pools.SimulatedPool(
-        hosts,
-        _speeds(options, size),
-        network=Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency)),
-        seed=seed,
-        records=records,
-    )
-    done: list[pools.MapRun] = []
-    for k in range(n_maps):
-        draw = seed if options.repeat else seed + k
-        costs = pools.task_costs(options.costs, n_tasks * size, options.task_s, seed=draw)
-        done.append(pool.map(costs, items=b"%d" % draw))
+    network = Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency))
+    pool = pools.SimulatedPool(hosts, _speeds(options, size), network=network, seed=seed, records=records)
+    done = pool.map(pools.task_costs(options.costs, n_tasks * size, options.task_s, seed=seed))
     if records is not None:
         names = [f"host{k}" for k, n in enumerate(hosts) for _ in range(n)]
-        _write(options, records, pool.now, names, f"--hosts {options.hosts} --maps {n_maps}")
-    sums = ("seconds", "bound_s", "dealt_s", "counter_s", "steals", "messages")
-    return {
-        "ranks": size,
-        "maps": [each._asdict() for each in done],
-        **_totals(done, *sums, ratio_dealt="dealt_s", ratio_counter="counter_s"),
-        "speeds": pool.knowledge.speeds,
-        "cpu_seconds": time.process_time() - began,
-    }
+        _write(options, records, pool.now, names, f"--hosts {options.hosts}")
+    return {"ranks": size, **done._asdict(), "speeds": pool.knowledge.speeds, "cpu_seconds": time.process_time() - began}
 
 
 def _describe_tasks(answer: dict[str, Any]) -> list[str]:
-    maps, total = answer["maps"], answer["total"]
-    header = ("map", "bound s", "time/bound", "without stealing", "counter", "steals", "messages")
-    names = ("seconds", "dealt_s", "counter_s")
-    lines = [
-        [f"{k + 1}", f"{each['bound_s']:.6f}", *(f"{_ratio(each[name], each['bound_s']):.3f}" for name in names),
-         f"{each['steals']:,}", f"{each['messages']:,}"]
-        for k, each in _some(maps)
-    ]  # fmt: skip
+    ratio, dealt, counter = (_ratio(answer[name], answer["bound_s"]) for name in ("seconds", "dealt_s", "counter_s"))
     return [
-        Table(header, lines).fitted(),
-        _summary(answer, f"{counted(answer['ranks'], 'rank')}, {counted(len(maps), 'map')}", len(maps),
-                 f"without stealing {answer['ratio_dealt']:.3f}; "
-                 f"with an ideal shared counter {answer['ratio_counter']:.3f}"),
-        f"{counted(total['steals'], 'steal')}, with {counted(total['messages'], 'message')}",
+        f"{counted(sum(answer['tasks']), 'task')} on {counted(answer['ranks'], 'rank')}: {answer['seconds']:.4f} virtual "
+        f"seconds, {ratio:.3f} of the bound; without stealing {dealt:.3f}; with an ideal shared counter {counter:.3f}",
+        f"{counted(answer['steals'], 'steal')}, with {counted(answer['messages'], 'message')}",
     ]
 
 
@@ -349,7 +296,7 @@ SUBJECTS = {
     "search": Subject("an unbalanced tree search, message by message", _add_search, _search, _describe_search),
     "rows": Subject("calls of Balancer.map_rows, with and without balancing", _add_rows, _rows, _describe_rows),
     "tasks": Subject(
-        "maps of a pool, compared with a fixed distribution and with a shared counter",
+        "tasks of a pool, compared with a fixed distribution and with a shared counter",
         _add_tasks, _tasks, _describe_tasks,
     ),
 }
