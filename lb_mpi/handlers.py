@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # not `signal`, which makes enums of all handlers: 20 us in each call
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 _replaced: dict[int, list[Any]] = {}  # by signal: the handlers that ours have replaced, the program's first
@@ -24,6 +28,36 @@ def restore(number: int, handler: Any) -> None:
         before = stack.pop()
         if _signal.getsignal(number) == handler:
             _signal.signal(number, before)
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """Let all handlers of signals wait for the end of this block.  In other threads than the main one, none ever runs."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    found = {number: _signal.getsignal(number) for number in range(1, _signal.NSIG)}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    arrived: list[int] = []
+    ended = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if ended:  # another handler has raised before this one was restored
+            handlers[number](number, frame)
+        else:
+            arrived.append(number)
+
+    try:
+        for number in handlers:
+            _signal.signal(number, hold)
+        yield
+    finally:
+        ended = True
+        for number, handler in handlers.items():
+            if _signal.getsignal(number) == hold:
+                _signal.signal(number, handler)
+        for number in dict.fromkeys(arrived):
+            _signal.raise_signal(number)
 
 
 def _restore_in_child() -> None:

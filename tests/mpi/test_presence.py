@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -370,11 +371,11 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
     comm.Free()
 
 
-@pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange"])
+@pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange", "held"])
 def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch, within: str
 ) -> None:
-    """Before a duplicate is begun, while all make it, also of a communicator with a topology, and in an import."""
+    """Before a duplicate is begun, while all make it, also of one with a topology, in an import, before a blocking call."""
 
     class Alarm(Exception):
         pass
@@ -392,6 +393,72 @@ def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_al
     monkeypatch.undo()
     lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
     comm.Free()
+
+
+def reordered(comm: MPI.Intracomm) -> None:
+    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+
+
+def mapped(comm: MPI.Intracomm) -> None:
+    """Send large data, and then more, so that the memory for them is made again."""
+    with lb_mpi.Pool(comm, root=1) as pool:
+        for n_bytes in (1 << 17, 1 << 21) if pool else ():
+            pool.map(len, [bytes(n_bytes)] * SIZE)
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "rank"),
+    [
+        *((reordered, "Intracomm.Split", rank) for rank in (0, LATE)),
+        *((mapped, f"Intracomm.{method}", rank) for rank, method in enumerate(["Split", "allgather", "Split_type"])),
+        *((mapped, f"Win.{method}", rank) for rank, method in enumerate(["Allocate_shared", "Free"])),
+        (mapped, "Intracomm.Barrier", 0),
+    ],
+)
+def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_ranks(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[MPI.Intracomm], None], name: str, rank: int
+) -> None:
+    """Just before or after each of the calls by this name, from the first to the last."""
+
+    class Alarm(Exception):
+        pass
+
+    def handler(*_: object) -> None:
+        raise Alarm
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        n_calls[0] += 1
+        now = n_calls[0] == at and rank == RANK
+        if now and rank == 0:
+            signal.raise_signal(signal.SIGUSR2)
+        result = plain(*args, **kwargs)
+        if now and rank > 0:
+            signal.raise_signal(signal.SIGUSR2)
+        return result
+
+    kind, method = name.split(".")
+    plain = getattr(getattr(MPI, kind), method)
+    methods = {method: staticmethod(interrupted) if method == "Allocate_shared" else interrupted}
+    made, before = type(kind, (getattr(MPI, kind),), methods), signal.signal(signal.SIGUSR2, handler)
+    monkeypatch.setattr(MPI, kind, made)
+    at, n_calls, seen = 0, [0], [""]
+    while COMM.bcast(n_calls[0] >= at, rank):
+        at, n_calls = at + 1, [0]
+        comm = COMM.Create_cart([SIZE])  # with a topology: its duplicate is split
+        error = None
+        try:
+            call(MPI.Intracomm(comm))
+        except (Alarm, lb_mpi.Error) as caught:
+            error = caught
+        seen = COMM.allgather("" if error is None else failure.describe(error))
+        reached = COMM.bcast(n_calls[0] >= at, rank)
+        for each, text in enumerate(seen):
+            expected = "Alarm" if each == rank else f"Error: rank {rank}: Alarm ("
+            ended = not reached or (name == "Win.Free" and each != rank)  # at the very end of a close: nobody waits any more
+            assert (reached and text.startswith(expected)) or (ended and not text), (at, seen)
+        comm.Free()
+    signal.signal(signal.SIGUSR2, before)
+    assert at > 1
 
 
 def n_used() -> int:

@@ -33,6 +33,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
+from lb_mpi.handlers import held
 from lb_mpi.knowledge import SpeedSources
 from lb_mpi.mpi.common.calls import CallOrder, Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
@@ -482,6 +483,19 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
     presence_of(comm).wait(request.Test, (request, keep), longest_s=longest_s)
 
 
+@contextmanager
+def blocking(comm: MPI.Intracomm) -> Iterator[None]:
+    """Collective: a block of calls that block in MPI: all ranks reach it, and no handler of signals raises before its end.
+
+    A rank that raised there would leave the others in MPI, where no failure reaches them.  In the first barrier ranks may
+    wait for long, and any may fail.  Those in the second one hold their handlers: it completes if all do.
+    """
+    wait(comm, comm.Ibarrier())
+    with held(), call(""), presence_of(comm).committing():
+        wait(comm, comm.Ibarrier())
+        yield
+
+
 def _found(comm: MPI.Comm) -> Presence | None:
     if _key == MPI.KEYVAL_INVALID:
         return None
@@ -536,8 +550,9 @@ def _anchor_of(comm: MPI.Intracomm, made: list[Made]) -> Presence:
     own = MPI.Intracomm(made[0][0])
     if own.Get_topology() != MPI.UNDEFINED:
         # Open MPI crashes when it makes another topology from a duplicate that has one.  All ranks take part.
-        bare = MPI.Intracomm(own.Split(0, own.rank))
-        made[0] = bare, MPI.REQUEST_NULL
+        with held():  # a rank that raises comes here again, and must know whether it has made this call
+            bare = MPI.Intracomm(own.Split(0, own.rank))
+            made[0] = bare, MPI.REQUEST_NULL
         own.Free()
         own = bare
     anchor = Presence(own)

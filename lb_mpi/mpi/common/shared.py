@@ -11,6 +11,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.mpi.common.collective import raise_on_all
+from lb_mpi.mpi.common.communicator import blocking
 
 _WHERE = "/dev/shm"  # of MPI's shared windows on Linux; without enough room there, the first access is a SIGBUS
 
@@ -28,7 +29,8 @@ class SharedBytes:
         except OSError as error:
             short = error
         raise_on_all(comm, short)
-        self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
+        with blocking(comm):
+            self._window = MPI.Win.Allocate_shared(n_bytes if host.rank == 0 else 0, 1, comm=host)
         memory: Any = self._window.Shared_query(0)[0]
         self.array: NDArray[np.uint8] = np.frombuffer(memory, np.uint8, count=n_bytes)
 

@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from lb_mpi.errors import ProtocolError
-from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.communicator import blocking, presence_of
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, Buffer, Parcels, body, parcel, unit
 from lb_mpi.mpi.common.shared import SharedBytes
 from lb_mpi.mpi.common.tags import Tag
@@ -99,8 +99,8 @@ class Broadcast:
         """Return the bytes of `parts` (only the root's, which are removed) on all ranks, valid until the next call."""
         size = -(-n_bytes // UNIT_BYTES) * UNIT_BYTES
         if self._shared is None or len(self._shared.array) < size:
-            self._wait(self._comm.Ibarrier().Test)  # a blocking call would hide that a rank has failed
-            self._free()
+            with blocking(self._comm):
+                self._free()
             try:  # some more, since the next map may be a little larger
                 self._shared = SharedBytes(self._comm, self._host, max(1 << 20, 1 << (size - 1).bit_length()))
             except OSError:  # on all ranks, of which one has no room for that

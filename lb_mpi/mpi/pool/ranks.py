@@ -21,7 +21,7 @@ from lb_mpi.errors import Error
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.carrier import Meter
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
-from lb_mpi.mpi.common.communicator import bind, duplicate, presence_of
+from lb_mpi.mpi.common.communicator import bind, blocking, duplicate, presence_of
 from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Parcels
@@ -96,14 +96,15 @@ class PoolRanks:
         self.account = RankAccount(self.record, worlds(comm))
         self.meter = _Rests(self.account) if self.throttle.rests else None
         key = -1 if comm.rank == root else comm.rank  # the root is the first on its host
-        if host is None:
-            together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
-        else:
-            together = comm.Split(host.allreduce(comm.rank, MPI.MIN), key)
-        self._host = MPI.Intracomm(together)
-        mine: list[int] = self._host.allgather(comm.rank)
-        self.intervals = SharedIntervals(self._host, mine)
-        self.orders = Orders(comm, self._host, root, self.parcels)
+        with blocking(comm):
+            if host is None:
+                together = comm.Split_type(MPI.COMM_TYPE_SHARED, key)
+            else:
+                together = comm.Split(host.allreduce(comm.rank, MPI.MIN), key)
+            self._host = MPI.Intracomm(together)
+            mine: list[int] = self._host.allgather(comm.rank)
+            self.intervals = SharedIntervals(self._host, mine)
+            self.orders = Orders(comm, self._host, root, self.parcels)
         known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
         firsts, emulated = zip(*known, strict=True)
         self.rank, self.size, self.root, self.alone = comm.rank, comm.size, int(root), alone
@@ -249,10 +250,11 @@ class PoolRanks:
             if self.record is not OFF and any(allgather(self.presence.comm, self.account.submitted is not None)):
                 self.account.close(time.perf_counter(), self.emulated_speeds[self.rank])
             self.parcels.drain()
-            self.parcels.comm.Free()
-            self.orders.close()
-            self.intervals.close()
-            self._host.Free()
+            with blocking(self.presence.comm):
+                self.parcels.comm.Free()
+                self.orders.close()
+                self.intervals.close()
+                self._host.Free()
 
         with in_call(""):
             while self._free_others:

@@ -15,7 +15,7 @@ from lb_mpi.graph import Graph, cube, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_speeds
 from lb_mpi.mpi.common.collective import agree, agree_on, opened
-from lb_mpi.mpi.common.communicator import wait
+from lb_mpi.mpi.common.communicator import blocking, wait
 
 
 def graph_of_ranks(graph: Any, size: int) -> Graph:
@@ -97,4 +97,5 @@ def reorder_ranks(
         found = agree(own, lambda: arranged() if on_root else None)
         places = np.empty(own.size, dtype=np.int64) if found is None else found
         wait(own, own.Ibcast(places), places)
-        return MPI.Intracomm(own.Split(0, int(places[own.rank])))  # collective: all ranks take part
+        with blocking(own):
+            return MPI.Intracomm(own.Split(0, int(places[own.rank])))
