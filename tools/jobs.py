@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lb_mpi.cli.run import limit
 from lb_mpi.table import Table
 from tools import limited
-from tools.environment import ROOT, Environment, SetupError, prepare, wanted
+from tools.environment import ROOT, SETUP_LIMIT_S, Environment, SetupError, prepare, wanted
 from tools.others import MUCH, Watch
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
@@ -110,7 +110,7 @@ def main() -> int:
         time.sleep(LOOK_S)  # nothing of ours runs meanwhile
         if words := obstacles(len(os.sched_getaffinity(0)), watch.others()):
             print(words, flush=True)
-        if limited.run([sys.executable, "-m", "apps.kernels"], LIMIT_S, env=environment.variables(), cwd=ROOT):
+        if limited.run([sys.executable, "-m", "apps.kernels"], SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT):
             print("the kernels could not be compiled", file=sys.stderr)
             return 1
         rows = []
