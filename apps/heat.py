@@ -27,6 +27,7 @@ import lb_mpi
 from apps.command import add_changes, all_speeds, app, as_slow, compile_once, run
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import seconds_for
+from lb_mpi.checks import integer
 from lb_mpi.cli.run.options import add_seed, add_slow_ranks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
@@ -183,8 +184,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     speeds = all_speeds(comm, options)
     speed = speeds[comm.rank]
     for name, least in (("steps", 1), ("work", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise ValueError(f"{name} = {getattr(options, name)}: expected at least {least}")
+        integer(f"--{name}", getattr(options, name), least)
     machine = agree(comm, lambda: read_machine(options.machine) if options.machine and comm.rank == 0 else None)
     graph = agree(comm, lambda: as_graph(options.graph) if comm.rank == 0 else None)
     compile_once(comm, lambda: compile_kernels(rebalance=options.rebalance))

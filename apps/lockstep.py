@@ -13,13 +13,13 @@ One step is
 
 On the paper's maze of 16 x 16 with `MazeSearch` this gives L1 = 67 steps on one rank and L2 = 47 steps with 10 balances
 on two, exactly as published, when the cell is open that the paper's path crosses and its print blocks.  The published
-L4 = 33 with 13 balances is not reproduced: this model finds the exit in fewer steps.  `compare` has the paper's speed-up
+L4 = 33 with 13 balances is not reproduced: this model finds the exit in fewer steps.  `compare_on` has the paper's speed-up
 S = L1 / L and efficiency E = S / ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class LockstepResult(NamedTuple):
 
     steps: int  # L of the paper
     balances: int  # parts of work that were moved
-    found: bool  # False: all work is done, or max_steps were not enough
+    found: bool  # False: all work is done
 
 
 class Comparison(NamedTuple):
@@ -57,27 +57,21 @@ class Comparison(NamedTuple):
         return self.speedup / self.ranks
 
 
-def compare(make: Callable[[int], Sequence[Problem]], ranks: int, threshold: float = 0.125) -> Comparison:
-    """Search on one rank, then on many, in the order of the paper's ring.
+def compare_on(cells: Cells, ranks: int, rule: str = "half", threshold: float = 0.125) -> Comparison:
+    """Search a maze on one rank, then on `ranks`, in the order of the paper's ring; the cells stay as they are.
 
-    make       make(n) makes the problems of n ranks, that nobody has worked on
     threshold  J, in the unit of `load()`
 
-    Errors: ValueError that names the argument; SearchError for what a problem returns against its law.
+    Errors: ValueError that names the argument.
     """
-    ranks = integer("ranks", ranks, 1)
-    alone = lockstep(make(1), [0], threshold)
-    return Comparison(ranks, alone, lockstep(make(ranks), ring_order(ranks), threshold) if ranks > 1 else alone)
 
-
-def compare_on(cells: Cells, ranks: int, rule: str = "half", threshold: float = 0.125) -> Comparison:
-    """The search of a maze on one rank and on `ranks`; the cells stay as they are."""
-
-    def make(size: int) -> list[MazeSearch]:
+    def search(size: int) -> LockstepResult:
         shared = cells.copy()
-        return [MazeSearch(shared, rank, rule) for rank in range(size)]
+        return lockstep([MazeSearch(shared, rank, rule) for rank in range(size)], ring_order(size), threshold)
 
-    return compare(make, ranks, threshold)
+    ranks = integer("ranks", ranks, 1)
+    alone = search(1)
+    return Comparison(ranks, alone, search(ranks) if ranks > 1 else alone)
 
 
 class Medians(NamedTuple):
@@ -107,14 +101,11 @@ def median_of_mazes(dim: int, ranks: int, free: float, seeds: int) -> Medians:
     )
 
 
-def lockstep(
-    problems: Sequence[Problem], ring: Sequence[int], threshold: float = 0.125, max_steps: int | None = None
-) -> LockstepResult:
+def lockstep(problems: Sequence[Problem], ring: Sequence[int], threshold: float = 0.125) -> LockstepResult:
     """Search in lock step with problems[r] on rank r, all freshly made; the first starts here.
 
     ring       all ranks in ring order (the paper: binary reflected Gray code, [0, 1, 3, 2] for four)
     threshold  J, in the unit of `load()`: only a load above it is split
-    max_steps  give up after so many steps; None: never
 
     Errors: ValueError that names the argument; SearchError for what a problem returns against its law.
     """
@@ -124,14 +115,13 @@ def lockstep(
     if sorted(ring) != list(range(size)):
         raise ValueError(f"ring = {list(ring)!r}: expected each rank of 0 to {size - 1} once")
     threshold = number("threshold", threshold, least=0.0, unit="J, as problem.load()")
-    max_steps = None if max_steps is None else integer("max_steps", max_steps, 1, unit="None: no limit")
 
     problems = [Guard(problem) for problem in problems]
     problems[0].start()
     steps = balances = 0
     loads = [problem.load() for problem in problems]
     found = any(problem.found for problem in problems)
-    while any(loads) and not found and (max_steps is None or steps < max_steps):
+    while any(loads) and not found:
         steps += 1
         for rank in range(size):
             if loads[rank] == 0.0:
@@ -146,8 +136,8 @@ def lockstep(
 
 def _draft(problems: Sequence[Problem], ring: Sequence[int], threshold: float, loads: list[float], thief: int) -> int:
     """Let the thief take a part from the most loaded rank that can give one; returns the number of balances, 0 or 1."""
-    place = ring.index(thief)
-    others = [*ring[place + 1 :], *ring[:place]]
+    index = ring.index(thief)
+    others = [*ring[index + 1 :], *ring[:index]]
     for victim in sorted(others, key=lambda rank: -loads[rank]):  # a stable sort: ties stay in ring order
         if loads[victim] <= threshold:
             break

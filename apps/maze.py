@@ -24,10 +24,8 @@ from mpi4py import MPI
 from apps import trace
 from apps.command import add_search_options, app, compile_once, figures, lines, run, search
 from apps.lockstep import compare_on
-from apps.maze_kernel import SENT
+from apps.maze_kernel import FREE, MARKED, SENT
 from apps.maze_search import (
-    FREE,
-    MARKED,
     MazeResult,
     MazeSearch,
     check_maze_parameters,

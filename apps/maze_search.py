@@ -31,9 +31,6 @@ from apps.maze_kernel import BLOCKED, FREE, LAST_DIRECTION, MARKED, STAY, WALL, 
 from lb_mpi import checks
 
 # --- Mazes: the array of cells, from a file or at random, and the check of a path through it --------------------------
-#
-# A maze of dim x dim cells is one array of shape (dim + 2, dim + 2), uint8, with the outer wall in it: 0 free and unmarked,
-# 1 blocked, 2 outer wall, any other value marked (visited).  The entry is the first inner cell, the exit the last.
 
 BLOCK = 1 << 20  # cells that random_maze draws at a time
 
@@ -159,11 +156,6 @@ def _check_shape(name: str, cells: Cells) -> int:
 
 # --- The search -------------------------------------------------------------------------------------------------------
 
-__all__ = [
-    "BLOCKED", "FREE", "MARKED", "WALL", "MazeResult", "MazeSearch", "check_cells", "check_maze_parameters", "check_path",
-    "compile_kernels", "join", "random_maze", "read_maze", "trace_path", "way_back",
-]  # fmt: skip
-
 NOBODY = -1
 NOWHERE = -1
 SPLIT_RULES = ("alternate", "half", "one")
@@ -185,13 +177,32 @@ class MazeResult(NamedTuple):
     found_at: int  # flat index of the exit when it was reached, otherwise -1
     finder: int  # rank that reached it, otherwise -1
 
-    def plus(self, other: MazeResult) -> MazeResult:
-        """Add the cells visited; of two that found the exit the first counts."""
-        first = self if self.found_at != NOWHERE else other
-        return MazeResult(self.visited + other.visited, first.found_at, first.finder)
+
+class Visits:
+    """What one rank has visited and found, however the ranks share the maze; `exit` is that of the maze."""
+
+    exit: int
+
+    def __init__(self, rank: int, keeper: bool) -> None:
+        self.rank = checks.integer("rank", rank, 0)
+        self._visited, self._found, self._keeper = 0, False, bool(keeper)
+
+    @property
+    def found(self) -> bool:
+        """True when this rank has reached the exit."""
+        return self._found
+
+    def result(self) -> MazeResult:
+        """Return what this rank did."""
+        return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
+
+    def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
+        """Put two ranks' results together; of two that found the exit the first counts."""
+        first = one if one.found_at != NOWHERE else other
+        return first._replace(visited=one.visited + other.visited)
 
 
-class MazeSearch:
+class MazeSearch(Visits):
     """One rank's part of the search (a `lb_mpi.searching.problem.Problem`); one unit of work is one new cell marked.
 
     cells       (dim + 2, dim + 2) uint8, C-contiguous, shared by all ranks that can share memory; never copied
@@ -210,9 +221,9 @@ class MazeSearch:
     """
 
     def __init__(self, cells: Cells, rank: int, split_rule: str = "alternate", *, keeper: bool = True) -> None:
+        super().__init__(rank, keeper)
         self.entry, self.exit = check_ends(cells)
         checks.choice("split_rule", split_rule, SPLIT_RULES)
-        self.rank = checks.integer("rank", rank, 0)
         self.cells, self.width = cells, len(cells)
         flat = cells.reshape(-1)
         self._maze = Maze(flat, steps(self.width), self.exit)
@@ -222,9 +233,6 @@ class MazeSearch:
         position, cursor, upper = np.empty(room, np.int64), np.empty(room, np.int8), np.empty(room, np.int8)
         self._stack = Stack(position, cursor, upper, np.array([-1, 0, 0], np.int64))
         self._split = split_rule != "one", np.empty(WINDOW if split_rule == "alternate" else 0, np.int64)
-        self._visited = 0
-        self._found = False
-        self._keeper = bool(keeper)
 
     def start(self) -> None:
         """Take the entry in hand; the first unit of work marks it."""
@@ -287,19 +295,6 @@ class MazeSearch:
         n = len(position)
         self._stack.position[:n], self._stack.cursor[:n], self._stack.upper[:n] = position, cursor, upper
         self._stack.ends[:] = n - 1, 0, 0
-
-    @property
-    def found(self) -> bool:
-        """True when this rank has reached the exit."""
-        return self._found
-
-    def result(self) -> MazeResult:
-        """Return what this rank did."""
-        return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
-
-    def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
-        """Put two ranks' results together."""
-        return one.plus(other)
 
     def save(self) -> bytes:
         """Pack what this rank did; if it is the keeper, with all marks of its machine."""

@@ -31,7 +31,7 @@ import numpy as np
 
 from apps import maze_kernel
 from apps.maze_kernel import FREE, MARKED, SENT, STAY, Cells, Indices, Tiles
-from apps.maze_search import NOBODY, NOWHERE, MazeResult, check_ends, pack_state, resumed, steps
+from apps.maze_search import Visits, check_ends, pack_state, resumed, steps
 from lb_mpi import checks
 
 WAYS, MOVED = range(2)  # what an OWNED payload holds
@@ -76,7 +76,7 @@ class Owners:
         return self.unowned.pop(tile, [])
 
 
-class TiledMazeSearch:
+class TiledMazeSearch(Visits):
     """One rank's part of the search (a `lb_mpi.searching.problem.Owning`); one unit of work is one new cell marked.
 
     cells    (dim + 2, dim + 2) uint8, C-contiguous: this rank's own, or one for all ranks of its machine; never copied
@@ -90,35 +90,25 @@ class TiledMazeSearch:
     """
 
     def __init__(self, cells: Cells, rank: int, size: int, *, tile: int, keeper: bool = True) -> None:
-        _, exit_cell = check_ends(cells)
-        self.rank, size, width = checks.integer("rank", rank, 0), checks.integer("size", size, 1), len(cells)
+        super().__init__(rank, keeper)
+        self.entry, self.exit = check_ends(cells)
+        size, width = checks.integer("size", size, 1), len(cells)
         side = checks.integer("tile", tile, 4)
         across = -(-width // side)
         if across**2 > MOST_TILES:
             raise ValueError(f"tile = {side}: expected larger ones, at most {MOST_TILES} in a maze")
-        self._tiles = Tiles(cells.reshape(-1), steps(width), exit_cell, width, side)
+        self._tiles = Tiles(cells.reshape(-1), steps(width), self.exit, width, side)
         self._owners = Owners(self.rank, size, across**2)
         self._begun: set[int] = set()
         self._pending: dict[int, list[Indices]] = {}  # ways into tiles of this rank
         self._news: dict[int, list[Indices]] = {}  # by rank
         self._hand = maze_kernel.Hand(side)
         self._run = 0
-        self._visited, self._found, self._keeper = 0, False, bool(keeper)
 
     @property
     def cells(self) -> Cells:
         """The array of cells."""
         return self._tiles.cells.reshape(self._tiles.width, -1)
-
-    @property
-    def entry(self) -> int:
-        """The first inner cell, a flat index."""
-        return self._tiles.width + 1
-
-    @property
-    def exit(self) -> int:
-        """The last inner cell, a flat index."""
-        return self._tiles.exit
 
     def start(self) -> None:
         """Begin with the way into the entry, whoever owns its tile."""
@@ -193,19 +183,6 @@ class TiledMazeSearch:
         for tile, times in sent.reshape(-1, 2).tolist():
             for ways in self._owners.learn(tile, times, sender):
                 self._sort(ways)
-
-    @property
-    def found(self) -> bool:
-        """True when this rank has reached the exit."""
-        return self._found
-
-    def result(self) -> MazeResult:
-        """Return what this rank did."""
-        return MazeResult(self._visited, *((self.exit, self.rank) if self.found else (NOWHERE, NOBODY)))
-
-    def merge(self, one: MazeResult, other: MazeResult) -> MazeResult:
-        """Put two ranks' results together."""
-        return one.plus(other)
 
     def save(self) -> bytes:
         """Pack what this rank did, as `MazeSearch.save` does: what one has saved the other goes on with."""

@@ -10,6 +10,7 @@ from typing import Any
 from mpi4py import MPI
 
 import lb_mpi
+from lb_mpi.checks import integer
 from lb_mpi.graph import Ints
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.saving.rows import Arrays
@@ -48,8 +49,7 @@ class SavedSteps:
         index: Ints,
         options: dict[str, Any],
     ) -> None:
-        if every < 0:
-            raise ValueError(f"--save-every = {every}: expected at least 0")
+        integer("--save-every", every, 0)
         self._comm, self._folder, self._every = comm, folder, every
         self._how: dict[str, Any] = {"index": index, "options": options}
         found = lb_mpi.load(comm, folder, **self._how) if folder is not None else None

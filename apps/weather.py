@@ -29,7 +29,7 @@ from apps.command import add_changes, all_speeds, app, as_slow, compile_once, ru
 from apps.saved_steps import SavedSteps, add_save_options
 from apps.speeds import Varying, seconds_for
 from apps.weather_physics import Climate, Floats, compile_kernels, physics, wind
-from lb_mpi.checks import number
+from lb_mpi.checks import integer, number
 from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.diffusion.setup import AUTO, ROWS_SCHEMES
 from lb_mpi.graph import Ints, most_square_mesh
@@ -74,8 +74,7 @@ class Block:
     def __init__(self, comm: MPI.Intracomm, shape: tuple[int, int], levels: int) -> None:
         latitudes, longitudes = shape
         rows, columns = most_square_mesh(comm.size)
-        if not 1 <= levels <= MOST_CELLS:
-            raise ValueError(f"levels = {levels}: expected 1 to {MOST_CELLS}")
+        integer("--levels", levels, 1, MOST_CELLS)
         if latitudes < 1 or longitudes < 1 or latitudes % rows or longitudes % columns:
             raise ValueError(
                 f"shape = {latitudes}x{longitudes}: expected multiples of the {rows}x{columns} mesh of ranks"
@@ -210,8 +209,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     """Simulate, and say how the time was spent."""
     speeds = all_speeds(comm, options)
     speed = speeds[comm.rank]
-    if options.steps < 1:
-        raise ValueError(f"steps = {options.steps}: expected at least 1")
+    integer("--steps", options.steps, 1)
     own = comm.Dup()
     block = agree(own, lambda: Block(own, options.shape, options.levels))
     matters = {"app": "weather", "shape": list(options.shape), "levels": options.levels}

@@ -57,7 +57,7 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
         (["--steps", "5"], "steps = 5: expected at least 6, the step that is saved in"),
         (["--levels", "7"], "levels = 7: expected 6, as in what is saved in"),
         (["--shape", "48x48"], "shape = [48, 48]: expected [24, 48], as in what is saved in"),
-        (["--save-every", "-1"], "--save-every = -1: expected at least 0"),
+        (["--save-every", "-1"], "--save-every = -1: expected an integer >= 0"),
     ):
         code, out, err = run(weather, monkeypatch, *SMALL, *save, *extra)
         assert (code, out) == (2, "")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from apps.lockstep import LockstepResult, compare, lockstep
+from apps.lockstep import Comparison, LockstepResult, lockstep
 from apps.maze_search import FREE, MARKED, MazeSearch, random_maze
 from apps.trace import path
 from lb_mpi.graph import ring_order
@@ -16,8 +16,9 @@ from tests.pile import Pile
 def test_no_work_takes_no_step():
     problem = Pile(0)
     problem.start = lambda: None
-    assert lockstep([problem, Pile(0)], [0, 1]) == LockstepResult(0, 0, False)
-    assert compare(lambda ranks: [problem, *(Pile(0) for _ in range(1, ranks))], 3).efficiency == 1 / 3
+    nothing = lockstep([problem, Pile(0)], [0, 1])
+    assert nothing == LockstepResult(0, 0, False)
+    assert Comparison(3, nothing, nothing).efficiency == 1 / 3
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 4, 8])

@@ -219,7 +219,6 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     (lockstep, {"problems": [MazeSearch(maze(), rank) for rank in range(2)], "ring": [0, 1]}, [
         ("problems", ([],), "problems"),
         ("threshold", (-1.0, nan), "threshold = {}: expected"),
-        ("max_steps", (0,), "max_steps = 0"),
     ]),
     (Quantum, {}, [("fixed", (0, -1, 1.5), "quantum = {}: expected an integer >= 1")]),
     (Tree, {}, [
