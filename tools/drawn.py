@@ -29,17 +29,16 @@ def main() -> int:
     args = parser.parse_args()
     files = args.files or [path for path in sorted(ROOT.glob("tests/*/test_*.py")) if DRAWN.search(path.read_text())]
     until = time.monotonic() + 3600.0 * args.hours
-    for number in itertools.count():
-        for file in files:
-            if time.monotonic() > until:
-                print(f"nothing found in {number} whole runs")
-                return 0
-            # A new seed for each process, where hypothesis is not given one.
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(file)]
-            done = subprocess.run(command, cwd=ROOT, env=os.environ | {"LB_MPI_DRAWN": "1"}, capture_output=True, text=True)
-            if done.returncode:
-                print(done.stdout + done.stderr)
-                return 1
+    for number, file in enumerate(itertools.cycle(files)):
+        if time.monotonic() > until:
+            print(f"nothing found: {number // len(files)} whole runs and {number % len(files)} of {len(files)} files")
+            break
+        # A new seed for each process, where hypothesis is not given one.
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(file)]
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"LB_MPI_DRAWN": "1"}, capture_output=True, text=True)
+        if done.returncode:
+            print(done.stdout + done.stderr)
+            return 1
     return 0
 
 
