@@ -11,27 +11,22 @@ is touched.  All parts of a cluster bear its name, so that `down` finds them eve
 
 The hosts share the machine's files and cores.
 
-For an ordinary user the cluster lies in a user namespace in which this user is root.  A keeper process holds that namespace
-and a mount namespace with a separate /run and /dev/shm, in which the same command does what root would do on the machine.
-The keeper is found by its command line and its user, so nothing has to be recorded.
+An ordinary user is root in SHELL, which has a separate /run and /dev/shm.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import emulated_speeds
-from lb_mpi.cli.cluster.network import MTU, need, run, say_ready, start_daemon
+from lb_mpi.cli.cluster.network import MTU, need, run, start_daemon
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.command import Parser, say
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
@@ -41,6 +36,10 @@ from lb_mpi.errors import ClusterError
 NETNS, RUN = Path("/run/netns"), Path("/run")
 NETWORK = "10.77.0."
 MOST_HOSTS = 64
+SHELL = (
+    "unshare --user --map-root-user --mount --net "
+    "sh -c 'mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /dev/shm && exec bash'"
+)
 ENTER = """#!/bin/sh
 # Run a command on a host of the emulated cluster {name}: enter HOST COMMAND...
 # It sees the hosts' names in /etc/hosts; no other process does.
@@ -173,7 +172,9 @@ class EmulatedCluster(NamedTuple):
 
 
 def check() -> None:
-    """ClusterError, in plain words, unless the tools for network namespaces are here."""
+    """ClusterError, in plain words, unless this is root, and the tools for network namespaces are here."""
+    if os.geteuid() != 0:
+        raise ClusterError(f"needs root, or a shell in which you are: {SHELL}")
     need(("ip", "iproute2"), ("unshare", "util-linux"), ("mount", "mount"), ("hostname", "hostname"))
 
 
@@ -181,97 +182,9 @@ def _ip(*arguments: str) -> str:
     return run(["ip", *arguments])
 
 
-# --- for an ordinary user ----------------------------------------------------------------------------------------------
-
-_PROC = Path("/proc")
-# By kernel setting: the value that forbids ordinary users to make user namespaces, and one that allows it.
-SETTINGS = {
-    "kernel.unprivileged_userns_clone": (0, 1),  # Debian
-    "kernel.apparmor_restrict_unprivileged_userns": (1, 0),  # Ubuntu
-    "user.max_user_namespaces": (0, 10000),
-}
-
-
-def act_as_user(name: str, command: str, arguments: Sequence[str]) -> int:
-    """Run launch/cluster with `arguments`, which contain `command`, in the namespaces of the cluster `name`."""
-    found = keepers().get(name)
-    if found is None and command == "down":
-        return 0
-    if found is None and command != "up":
-        raise ClusterError(f"no cluster {name}: start one with `cluster up`")
-    keeper = found or start_keeper(name)
-    argv = inside(keeper, arguments)
-    if command == "run":
-        os.execvp(argv[0], argv)
-    code = 1
-    try:
-        code = _call(argv)
-    finally:
-        if (code and found is None) or (not code and command == "down"):  # nothing runs in its namespaces any more
-            limit.end_found(lambda: {keeper} if (_PROC / str(keeper) / "exe").exists() else set())
-    return code
-
-
-def inside(keeper: int, arguments: Sequence[str]) -> list[str]:
-    """Return a command line that runs launch/cluster with `arguments` in the keeper's namespaces, in this folder."""
-    enter = ["nsenter", "--preserve-credentials", "--user", "--mount", "--net", "--target", str(keeper)]
-    here = ["sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]  # mounts differ there: enter the folder anew
-    return [*enter, *here, *commands.argv(sys.executable, "cluster", *arguments)]
-
-
-def _call(argv: Sequence[str]) -> int:
-    """Run `argv` to its end; signals that end this process end it in good order."""
-    with subprocess.Popen(argv) as process:
-        try:
-            return process.wait()
-        except BaseException:
-            process.terminate()
-            process.wait()
-            raise
-
-
-def keepers() -> dict[str, int]:
-    """Return the process numbers of this user's keepers, by the names of their clusters."""
-    wanted, found = [part.encode() for part in commands.argv(sys.executable, "keeper")[-2:]], {}
-    for path in _PROC.glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            words = (path / "cmdline").read_bytes().split(b"\0")
-            if words[-4:-2] == wanted and path.stat().st_uid == os.geteuid():
-                found[words[-2].decode()] = int(path.name)
-    return found
-
-
 def names() -> list[str]:
-    """Return the names of all clusters of this user."""
-    return sorted([path.parent.name.removeprefix("lbmpi-") for path in RUN.glob("lbmpi-*/hosts.txt")] or keepers())
-
-
-def start_keeper(name: str) -> int:
-    """Start the keeper and return its process number; ClusterError, with what is missing, if that fails."""
-    own = commands.argv(sys.executable, "keeper", name)
-    try:
-        return start_daemon(["unshare", "--user", "--map-root-user", "--mount", "--net", *own])
-    except ClusterError as error:
-        why = missing(_PROC / "sys") or error
-        raise ClusterError(f"needs root, or user namespaces, which are not allowed here: {why}") from None
-
-
-def missing(settings: Path) -> str:
-    """Return which kernel setting below /proc/sys forbids user namespaces, and how to allow them; empty if none does."""
-    for name, (forbids, allows) in SETTINGS.items():
-        with contextlib.suppress(OSError, ValueError):  # this kernel lacks the setting
-            if int((settings / name.replace(".", "/")).read_text()) == forbids:
-                return f"{name} is {forbids}; to allow them: sudo sysctl -w {name}={allows}"
-    return ""
-
-
-def keeper(_arguments: Sequence[str]) -> NoReturn:
-    """Be a keeper."""
-    for folder, mode in (("/run", "755"), ("/dev/shm", "1777")):  # the cluster has its own shared memory
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode={mode}", "tmpfs", folder], check=True)
-    say_ready()
-    while True:
-        signal.pause()
+    """Return the names of all clusters."""
+    return sorted(path.parent.name.removeprefix("lbmpi-") for path in RUN.glob("lbmpi-*/hosts.txt"))
 
 
 # --- the command line --------------------------------------------------------------------------------------------------
@@ -337,8 +250,6 @@ def main(options: argparse.Namespace) -> int:
     with limit.interruptible("cluster: "):
         check()
         try:
-            if os.geteuid() != 0:
-                return act_as_user(options.name, options.command, options.given)
             if options.command == "up":
                 up(cluster, options)
             elif options.command == "run":

@@ -45,8 +45,8 @@ def run(argv: list[str]) -> str:
     return done.stdout
 
 
-def start_daemon(argv: Sequence[str]) -> int:
-    """Start a process that outlives this one, and wait until it is ready; return its number, or ClusterError."""
+def start_daemon(argv: Sequence[str]) -> None:
+    """Start a process that outlives this one, and wait until it is ready; ClusterError."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
@@ -55,7 +55,7 @@ def start_daemon(argv: Sequence[str]) -> int:
     assert process.stderr is not None
     with process.stdout, process.stderr:
         if process.stdout.readline() == "ready\n":
-            return process.pid
+            return
         said = process.stderr.read().strip()
     process.wait()
     raise ClusterError(said)

@@ -160,7 +160,7 @@ def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
                 parser.error(f"unrecognized arguments: {' '.join(unknown)}")
         except SystemExit as leaving:  # argparse has printed
             return int(leaving.code or 0)
-        options.given, options.passed_on = arguments, [*unknown, *arguments[len(own) :]]
+        options.passed_on = [*unknown, *arguments[len(own) :]]
         own = own[: len(own) - parser.n_passed_on(options)]
         if not (speaks() or command.ranks):
             return _print_error(f"{prog} runs in one process: rank 0 does it, not rank {number(os.environ)}", 0)

@@ -14,7 +14,6 @@ INTERNAL = {
     "host": "run.host.main",
     "rank": "run.rank.main",
     "switch": "cluster.network.switch",
-    "keeper": "cluster.cluster.keeper",
 }
 
 
