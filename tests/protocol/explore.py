@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from enum import Enum
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
 
 from lb_mpi.actor import ALL
 from lb_mpi.errors import ProtocolError
-from tests.protocol.reach import Reached, reach
 
 # Of cases that take many seconds, and show nothing that smaller ones don't: `python -m tools.drawn` runs them.
 large = pytest.mark.skipif("LB_MPI_DRAWN" not in os.environ, reason="large: python -m tools.drawn runs it")
@@ -34,6 +33,7 @@ CONTAINERS = (list, dict, set, deque, bytearray)
 WHOLE = (tuple, Enum, BaseException, FunctionType, random.Random)  # never changed, or not to be distinguished
 _parts: dict[type, bool] = {}  # by type: its objects are parts of an actor, which change
 
+S = TypeVar("S")
 Wires = dict[tuple[int, int], tuple[Any, ...]]
 Sends = Sequence[tuple[int, Any]]
 Arrived = Sequence[tuple[int, Any]]
@@ -287,6 +287,63 @@ class Exploration:
 
         first = first._replace(actors=tuple(self._keep(actor, rank) for rank, actor in enumerate(first.actors)))
         return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
+
+
+class Reached(NamedTuple):
+    """What there is."""
+
+    states: int
+    ends: int
+    came_from: list[list[int]]  # for each state, by its number, those from which it was reached
+
+
+def reach(
+    starts: Iterable[S],
+    successors: Callable[[S], Iterable[S | None]],
+    *,
+    key: Callable[[S], Hashable],
+    look: Callable[[S], bool],
+    most_states: int = 200_000,
+) -> Reached:
+    """Go through all states, breadth first.
+
+    `look` holds the law against a state, and says if it is an end.  A successor that is None is beyond the bounds of the
+    exploration: what leads there has a way out.  AssertionError for a state from which neither can be reached.
+    """
+    seen: dict[Hashable, int] = {}
+    queue: deque[tuple[int, S]] = deque()
+    came_from: list[list[int]] = []
+
+    def number_of(state: S) -> int:
+        found = seen.setdefault(key(state), len(seen))
+        if found == len(came_from):
+            came_from.append([])
+            queue.append((found, state))
+            assert len(seen) <= most_states, f"more than {most_states} states: choose smaller bounds"
+        return found
+
+    for start in starts:
+        number_of(start)
+    way_out, ends = [], 0
+    while queue:
+        number, state = queue.popleft()
+        if look(state):
+            ends += 1
+            way_out.append(number)
+            continue
+        for new in successors(state):
+            if new is None:
+                way_out.append(number)
+            else:
+                came_from[number_of(new)].append(number)
+    saved = set(way_out)
+    while way_out:
+        for number in came_from[way_out.pop()]:
+            if number not in saved:
+                saved.add(number)
+                way_out.append(number)
+    assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which it never ends"
+    return Reached(len(seen), ends, came_from)
 
 
 class Replayed:

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.saves import Cut, Open, SaveJob, Write
 from lb_mpi.searching.termination import Safra, Scholten, Token
-from tests.protocol.explore import ANY, Exploration, State, put
+from tests.protocol.explore import ANY, Exploration, Reached, State, put
 from tests.protocol.explore_search import NoPause, cut_key
-from tests.protocol.law import check_ewd998
-from tests.protocol.reach import Reached
-from tests.protocol.walk_law import check_engagement
+from tests.protocol.law import check_engagement, check_ewd998
 
 Arrivals = Iterable[tuple[int, Message]]
 

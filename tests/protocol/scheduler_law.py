@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.scheduler import AHEAD, Batch, BatchKind, Scheduler, Task, TaskQueue
-from tests.protocol.reach import Reached, reach
+from tests.protocol.explore import Reached, reach
 
 ROOT = 0
 

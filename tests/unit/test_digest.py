@@ -78,10 +78,6 @@ def test_the_seed_of_hashes_does_not_count() -> None:
     assert len(set(told.pop().split())) == len(all_kinds())
 
 
-def test_a_map_is_no_starmap() -> None:
-    assert of(max, [(1, 2)], star=True) != of(max, [(1, 2)])
-
-
 def test_equal_items_have_equal_digests() -> None:
     two = "no" + "".join(["r", "th"])
     assert of(len, ["north", "north"]) == of(len, ["north", two])

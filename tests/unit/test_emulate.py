@@ -27,14 +27,6 @@ def test_rests_in_proportion_and_in_slices(clock: Clock, speed: float) -> None:
     assert max(clock.naps, default=0.0) <= 0.5e-3
 
 
-def test_time_lost_to_others_counts_as_rest(clock: Clock) -> None:
-    slow = lb_mpi.throttle(0.5)
-    for _ in range(10):
-        with slow:
-            clock.compute(2e-3, lost=1e-3)
-    assert clock.wall == pytest.approx(10 * 4e-3)
-
-
 def test_speeds_inside_and_outside_are_multiplied(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stops by launch/throttle once counted as rest, so that a slow host was never slower than that."""
     monkeypatch.setenv(THROTTLED, "0.4")

@@ -63,12 +63,6 @@ def test_named_graphs(text: str, expected: nx.Graph) -> None:
     assert same(parse(text), Graph.from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
 
 
-def test_a_hundred_thousand_vertices() -> None:
-    graph = parse("mesh:320x320")
-    assert (graph.n, graph.n_edges) == (102_400, 204_160)
-    assert graph.components()[0] == 1
-
-
 def test_most_square_mesh() -> None:
     assert [most_square_mesh(size) for size in (1, 2, 7, 12, 16, 36, 1024)] == [
         (1, 1), (1, 2), (1, 7), (3, 4), (4, 4), (6, 6), (32, 32),
@@ -293,8 +287,3 @@ def test_malformed_matrix_market(tmp_path: Path, text: str, line: str, message: 
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"bad\.mtx{line}: .*{message}"):
         read_matrix_market(path)
-
-
-def test_mesh_is_parse() -> None:
-    assert same(mesh(3, 4), parse("mesh:3x4"))
-    assert same(mesh(3, 4, periodic=True), parse("torus:3x4"))

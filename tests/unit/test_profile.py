@@ -26,8 +26,6 @@ from lb_mpi.cli.profile.profile import (
 )
 from lb_mpi.table import Table
 
-S = 1_000_000_000
-
 
 def split(kinds, posted, entered, left, *, members=None):
     """Waits and whom of P ranks in calls, as lists; each argument has a row for each rank."""
@@ -35,24 +33,6 @@ def split(kinds, posted, entered, left, *, members=None):
     calls = np.array([np.broadcast_to(kinds, np.shape(posted)), posted, entered, left])
     waits, whom = zip(*(lateness(row, members, calls) for row in range(len(posted))), strict=True)
     return [row.tolist() for row in waits], [row.tolist() for row in whom]
-
-
-def test_all_wait_for_who_comes_last_and_no_longer_than_they_stay() -> None:
-    waits, whom = split(TOGETHER, *[[[0], [5], [3]]] * 2, [[7], [7], [4]])
-    assert waits == [[5], [0], [1]]  # the third one left, by its clock, before the last had come
-    assert whom == [[1], [NOBODY], [1]]
-
-
-def test_a_rank_that_leaves_early_waited_for_the_last_arrival_before() -> None:
-    came, left = [[0], [2], [9], [1]], [[1], [3], [9], [9]]
-    waits, whom = split(PARTLY, came, came, left)
-    assert waits == [[1], [0], [0], [8]]  # rank 0 left when rank 3 was there, rank 3 stayed until rank 2 was
-    assert whom == [[3], [NOBODY], [NOBODY], [2]]
-
-
-def test_a_collective_that_was_begun_before_is_a_wait_from_the_wait_on() -> None:
-    posted, entered, left = [[0, 0], [6, 6]], [[4, 7], [6, 6]], [[7, 7], [7, 7]]
-    assert split(TOGETHER, posted, entered, left) == ([[2, 0], [0, 0]], [[1, NOBODY], [NOBODY, NOBODY]])
 
 
 def test_calls_that_do_not_match_are_nobodys_wait() -> None:
