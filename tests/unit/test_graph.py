@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lb_mpi.graph import Graph, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.graph import Graph, most_square_mesh, parse, ring_order
 from lb_mpi.graph_files import read_matrix_market, read_metis
 
 
