@@ -3,7 +3,7 @@
 mpiexec -n 25 python -m apps.diffusion --graph mesh:5x5
 mpiexec -n 25 python -m apps.diffusion --graph mesh:5x5 --scheme sos --tolerance 0.01
 mpiexec -n 4 python -m apps.diffusion --graph ring:4 --scheme cg --json
-mpiexec -n 4 python -m apps.diffusion --graph 2/1,3/2,4/3 nodes.txt
+mpiexec -n 4 python -m apps.diffusion --graph 2/1,3/2,4/3 --speeds 2,1,1,4 --times 10,4,6,1
 
 Section 4 of the paper: a, each rank computes the weights of its edges; b, until the imbalance of eq. 9 is small, it sends
 its time to each neighbour, without waiting, receives theirs, and levels; c, it exchanges d, the sum of its times, which

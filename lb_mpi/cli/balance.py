@@ -8,13 +8,11 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lb_mpi import checks
-from lb_mpi.checks import show
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, add_seed, add_speeds, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
@@ -32,7 +30,6 @@ MOST_BOXES = 8  # in a row of the figure as text
 def add_options(parser: argparse.ArgumentParser, schemes: tuple[str, ...]) -> None:
     """Add all options but the graph."""
     add = parser.add_argument
-    add("file", nargs="?", metavar="FILE", help="speed and time of each rank, one rank a line (default: drawn)")
     others = "; direct: by solving a linear system; auto: the usual one for the graph" if "auto" in schemes else ""
     add("--scheme", choices=schemes, default="fos", metavar="NAME",
         help="what computes the work that moves over each edge: fos, sos: diffusion of first and second order; chebyshev, "
@@ -53,32 +50,13 @@ class Ranks(NamedTuple):
 
 
 def read_ranks(options: argparse.Namespace, n: int) -> Ranks:
-    """Draw or read speeds, then times; ValueError for odd values, OSError for the file."""
-    if options.file is not None:
-        speeds, times = _read(options.file, n).T
-    else:
-        rng = np.random.default_rng(checks.seed(options.seed))
-        speeds, times = draw("speeds", options.speeds, n, rng), draw("times", options.times, n, rng)
+    """Draw speeds, then times, or return the listed ones; ValueError for odd values."""
+    rng = np.random.default_rng(checks.seed(options.seed))
+    speeds, times = draw("speeds", options.speeds, n, rng), draw("times", options.times, n, rng)
     for name, numbers in (("speeds", speeds), ("times", times)):
         if len(numbers) != n:
             raise ValueError(f"{name} has {counted(len(numbers), 'number')}: expected {n}, one for each rank")
     return Ranks(speeds, speeds * times)
-
-
-def _read(path: str, n: int) -> Floats:
-    """(n, 2) numbers of a file."""
-    rows = []
-    for line, text in enumerate(Path(path).read_text().splitlines(), 1):
-        words = text.partition("#")[0].replace(",", " ").split()
-        if words:
-            try:
-                speed, time = map(float, words)
-            except ValueError:
-                raise ValueError(f"{path}, line {line}: {show(text)}: expected a speed and a time") from None
-            rows.append((speed, time))
-    if len(rows) != n:
-        raise ValueError(f"{path}: {counted(len(rows), 'rank')}: expected {n}, one for each vertex of the graph")
-    return np.array(rows)
 
 
 def figures(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, Any]:
@@ -196,7 +174,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def level(options: argparse.Namespace) -> Output:
-    """Level the ranks as the options say; ValueError for odd values, OSError for the file."""
+    """Level the ranks as the options say; ValueError for odd values."""
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
     setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, None))

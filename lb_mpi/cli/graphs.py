@@ -21,13 +21,13 @@ from lb_mpi.graph import Graph, Ints
 from lb_mpi.graph_files import as_graph, parts_text
 from lb_mpi.machine import read_machine
 from lb_mpi.metrics import check_speeds
-from lb_mpi.partitioning.partition import AIMS, COARSENINGS, EFFORTS, METHODS, THRESHOLDS, partition
+from lb_mpi.partitioning.partition import AIMS, EFFORTS, METHODS, THRESHOLDS, partition
 from lb_mpi.partitioning.quality import partition_metrics
 from lb_mpi.status import StatusLine
 from lb_mpi.table import counted
 
 SHOWN = 20  # parts or nodes, in the text output
-PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "coarsening", "threshold")
+PARTITION_SETTINGS = ("imbalance", "effort", "seed", "method", "threshold")
 PREDICTED = ("p_before", "p", "tolerance", "steps_before", "steps_predicted", "note")  # of an arrangement
 
 
@@ -58,8 +58,6 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     add("--method", choices=METHODS, default="multilevel", metavar="NAME",
         help="multilevel: the method of this library; the others are for comparison: multilevel-spectral, that of a course; "
         "spectral: by the Fiedler vector v_2 of the whole graph alone")
-    add("--coarsening", choices=COARSENINGS, default="groups",
-        help="multilevel-spectral: merge groups of vertices, or pairs")
     add("--threshold", choices=THRESHOLDS, default="median", help="spectral: the entry of v_2 that divides the vertices")
     add("--show", action="store_true", help="print lambda_2 and v_2 of the graph, and the vertices of each part")
     add("--aim", choices=AIMS, default="cut",

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lb_mpi.cli.advise.advice import Advice, collapsed, conclude
+from lb_mpi.cli.advise.advice import Advice, conclude
 from lb_mpi.cli.advise.replay import gain, predictions
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
@@ -92,7 +92,8 @@ def _describe_settings(answer: dict[str, Any]) -> list[str]:
 
 
 def _settings(advice: Advice) -> dict[str, Any]:
-    """Return the predictions for the calls of a driver; `alike` has indices of ways that differ by the spread at most."""
+    """Return the predictions for the calls of a driver: of the recorded way, then the others, the fastest first."""
+    first, *others = advice.lines
     conclusion, reliable = conclude(advice)
     return {
         "driver": advice.of.driver,
@@ -101,24 +102,22 @@ def _settings(advice: Advice) -> dict[str, Any]:
         "reliable": reliable,
         "ways": [
             {"what": way.what, "predicted_s": predicted_s, "spread_s": spread_s, "change": way.change}
-            for way, predicted_s, spread_s in advice.lines
+            for way, predicted_s, spread_s in [first, *sorted(others, key=lambda line: line.predicted_s)]
         ],
-        "alike": [[advice.lines.index(line) for line in group] for group in collapsed(advice)],
         "notes": advice.notes,
     }
 
 
 def _as_table(of: dict[str, Any]) -> Settings:
-    """Return the predictions in words and a table, in which ways that are alike share a line."""
+    """Return the predictions in words and a table."""
     words = f"{of['driver']}: {of['conclusion']}"
     if not of["reliable"]:
         return Settings(words, None, [])
     ways, measured_s = of["ways"], of["measured_s"]
     cells = [
-        (", ".join(ways[k]["what"] for k in alike), f"{ways[alike[0]]['predicted_s']:.3f} s",
-         _part(100.0 * ways[alike[0]]["spread_s"], ways[alike[0]]["predicted_s"], ".1f", " %"),
-         _part(ways[alike[0]]["predicted_s"], measured_s, ".2f", "x"), ways[alike[0]]["change"])
-        for alike in of["alike"]
+        (way["what"], f"{way['predicted_s']:.3f} s", _part(100.0 * way["spread_s"], way["predicted_s"], ".1f", " %"),
+         _part(way["predicted_s"], measured_s, ".2f", "x"), way["change"])
+        for way in ways
     ]  # fmt: skip
     header = (f"{of['driver']}: {measured_s:.3f} s", "predicted", "spread", "ratio", "change")
     return Settings(words, Table(header, cells, words=(0, 4)), of["notes"])

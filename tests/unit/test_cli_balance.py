@@ -1,14 +1,11 @@
 """The command `balance`: its numbers are those of the function; the figure, the curve and the mistakes."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 import lb_mpi
 from lb_mpi.__main__ import main
-
-FILE = "# speed, time\n2 10\n1 4\n\n1, 6  # slow\n4 1\n"
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -19,10 +16,9 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["fos", "cg", "dimension_exchange", "auto"])
-def test_the_answer_is_that_of_balance(capsys: pytest.CaptureFixture[str], tmp_path: Path, scheme: str) -> None:
-    nodes = tmp_path / "nodes.txt"
-    nodes.write_text(FILE)
-    found = json.loads(printed(capsys, "ring:4", str(nodes), "--scheme", scheme, "--tolerance", "1e-6", "--json"))
+def test_the_answer_is_that_of_balance(capsys: pytest.CaptureFixture[str], scheme: str) -> None:
+    nodes = "--speeds", "2,1,1,4", "--times", "10,4,6,1"
+    found = json.loads(printed(capsys, "ring:4", *nodes, "--scheme", scheme, "--tolerance", "1e-6", "--json"))
     speeds, loads = [2.0, 1.0, 1.0, 4.0], [20.0, 4.0, 6.0, 4.0]
     whole = lb_mpi.balance("ring:4", loads, speeds, scheme=scheme, tolerance=1e-6)
     assert (found["steps"], found["imbalance"], found["converged"]) == (whole.steps, whole.imbalance, True)

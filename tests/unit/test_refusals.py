@@ -297,7 +297,6 @@ def test_a_wrong_argument_is_refused_in_words(
 FILES = {
     "twice.txt": "a slots=2\nb slots=2\n",
     "bad.txt": "-x one\n",
-    "nodes.txt": "1 2\n1\n",
     "bad.graph": "2 1\n3\n1\n",
     "bad.mtx": "%%MatrixMarket matrix coordinate real general\n2 3 0\n",
 }
@@ -340,7 +339,6 @@ LINES = [
     ("balance mesh:2x2 --speeds 1,2", "speeds has 2 numbers: expected 4, one for each rank"),
     ("balance mesh:2x2 --times uniform:3", "times = 'uniform:3'"),
     ("balance mesh:2x2 --seed -1", "seed = -1"),
-    ("balance mesh:2x2 nodes.txt", "line 2: '1': expected a speed and a time"),
     ("balance mesh:1x2 missing.txt", "missing.txt"),
     ("partition nosuch.graph -k 2", "nosuch.graph"),
     ("partition mesh:2x2 -k 0", "error: -k = 0: expected"),

@@ -153,24 +153,6 @@ def conclude(advice: Advice) -> tuple[str, bool]:
     return f"nothing to change: no other variant is faster by more than the spread{compared}", True
 
 
-def collapsed(advice: Advice) -> list[list[Prediction]]:
-    """Group the ways to run the program: those in a group differ from its first by less than the spread.
-
-    The recorded run is in the first group.
-    """
-    first, *others = advice.lines
-    groups = [[first]]
-    for line in sorted(others, key=lambda line: line.predicted_s):
-        for group in groups:
-            of_s = advice.of.measured_s if group[0] is first else group[0].predicted_s
-            if abs(line.predicted_s - of_s) <= max(0.01 * of_s, group[0].spread_s, line.spread_s):
-                group.append(line)
-                break
-        else:
-            groups.append([line])
-    return groups
-
-
 def _off(off: float) -> str:
     return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
 
