@@ -184,7 +184,7 @@ def multilevel() -> tuple[float, float, list[str]]:
 
 def programs() -> tuple[float, float, list[str]]:
     """Draw the times of the programs, before and after, from the table of their page."""
-    table = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([\d.]+) \| [\d.]+ \|$", PROGRAMS.read_text(), re.MULTILINE)
+    table = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([\d.]+) \|$", PROGRAMS.read_text(), re.MULTILINE)
     left, scale, step = 90.0, 90.0, 34.0
     end = 40.0 + step * len(table)
     parts = [text(left, 16, "time / achievable time, on ranks of speeds 0.4, 0.2, 0.1 and 0.1:", "left")]
