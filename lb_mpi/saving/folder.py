@@ -234,18 +234,24 @@ class Folder:
         return PartFile(name, n_bytes, crc)
 
     def commit(self, number: int, meta: Mapping[str, Any], parts: Sequence[PartFile]) -> None:
-        """Commit a save with these parts; then remove all but the last two.
+        """Commit a save with these parts; then remove all but the last two.  After an OSError, it is no save.
 
         `meta` consists of None, bool, int, float, str, bytes, and lists and dicts of these.
         """
         path = self._path_of(number)
         packed = msgpack.packb([self.kind, number, meta, [list(part) for part in parts]], use_bin_type=True)
+        kept = {number, *(saved.number for saved in self._trusted()[: KEPT - 1])}
+        others = set(self._numbers()) - kept
         self._disk.write(path / DRAFT, [frame(_START.pack(MAGIC, VERSION)) + frame(packed)])
         self._disk.sync_dir(path)
         self._disk.rename(path / DRAFT, path / MANIFEST)
-        self._disk.sync_dir(path)
-        kept = {saved.number for saved in self._trusted()[:KEPT]}
-        for other in set(self._numbers()) - kept:
+        try:
+            self._disk.sync_dir(path)
+        except OSError:  # the machine's death may leave no manifest, so that the save cannot count
+            with contextlib.suppress(OSError):
+                self._disk.remove(path / MANIFEST)
+            raise
+        for other in others:
             with contextlib.suppress(OSError):  # this save is committed; the next commit tries again
                 self._remove(other)
 
@@ -352,7 +358,7 @@ class Folder:
         names = self._disk.names(path, own=True)
         if MANIFEST in names:
             self._disk.remove(path / MANIFEST)
-            self._disk.sync_dir(path)
+        self._disk.sync_dir(path)  # also if it was removed after an error
         for name in names:
             if name != MANIFEST:
                 self._disk.remove(path / name)

@@ -6,6 +6,7 @@ that were synced, and of the changes since then any of them.  The death of a pro
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -35,16 +36,18 @@ class _Directory:
 
 
 class MemoryDisk:
-    """See `lb_mpi.saving.folder.Disk`; it dies before operation number `dies_at`."""
+    """See `lb_mpi.saving.folder.Disk`; it dies before operation number `dies_at`, and those in `failing` are errors."""
 
-    def __init__(self, dies_at: float = float("inf")) -> None:
+    def __init__(self, dies_at: float = float("inf"), failing: range = range(0)) -> None:
         self.root = _Directory()
-        self.dies_at, self.steps = dies_at, 0
+        self.dies_at, self.failing, self.steps = dies_at, failing, 0
 
     def step(self) -> None:
         self.steps += 1
         if self.steps > self.dies_at:
             raise Died
+        if self.steps in self.failing:
+            raise OSError(errno.EIO, "Input/output error")
 
     def _at(self, path: Path) -> object:
         node: object = self.root

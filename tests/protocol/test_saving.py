@@ -57,7 +57,7 @@ class Run:
         ]
         self.folder.commit(number, {"attempt": attempt}, parts)
         self.committed = number
-        assert len(self.folder.saves().whole) <= 2
+        assert len(self.folder.saves().whole) <= 2 or self.folder._disk.failing
 
     def go_on(self, upto: int, every: int = 1) -> None:
         self.folder.lock()
@@ -108,6 +108,33 @@ def die(disk: MemoryDisk, upto: int, survives: float, chance: random.Random) -> 
     return left
 
 
+def check_errors() -> None:
+    """After an error of the disk, or several, there is no such save: it can be made again; and deaths do no harm."""
+    chance = random.Random(1)
+    whole = MemoryDisk()
+    Run(whole).go_on(3)
+    for at, n in itertools.product(range(1, whole.steps + 1), (1, 2, 100)):
+        disk = MemoryDisk(failing=range(at, at + n))
+        run = Run(disk)
+        with contextlib.suppress(OSError):
+            run.folder.lock()
+        for number in range(4):
+            try:
+                run.save(number)
+            except OSError:
+                run.folder.discard(number)
+                assert n > 1 or run.load()[0] == number - 1, "an error, but a save"
+                for survives in [0.5] * (8 if n == 1 else 1):
+                    left = Run(disk.after_death(chance, survives))
+                    assert only_incomplete(left.load()[1]), "a manifest without its parts"
+                    assert left.load()[0] in (run.committed, number)
+                disk.failing = range(0)
+                if run.load()[0] < number:
+                    run.save(number)
+        disk.failing = range(0)
+        assert Run(disk).load() == (3, [])
+
+
 def check_damage() -> None:
     """What is flipped, torn or lost costs one save, and the next saves are as good as any."""
     chance = random.Random(1)
@@ -124,8 +151,13 @@ def check_damage() -> None:
             assert all("save-00000003" in text for text in wrong)
             run.save(2 + every)  # in its place, or after it
             disk.damage(ROOT / f"save-{2 + every:08d}" / "rank-0.npy", "tear", chance)
-            assert Run(disk).load()[0] == 2
-            disk.damage(ROOT / "save-00000002" / "rank-0.npy", "lose", chance)
+            again = Run(disk)
+            assert again.load()[0] == 2
+            for more in (2, 3):  # one that was damaged, saved again, is as good as any
+                again.save(more + every)
+            assert [saved.number for saved in again.folder.saves().whole] == [3 + every, 2 + every]
+            disk.damage(ROOT / f"save-{3 + every:08d}" / "rank-0.npy", "tear", chance)
+            disk.damage(ROOT / f"save-{2 + every:08d}" / "rank-0.npy", "lose", chance)
             with pytest.raises(SaveError, match=r"no save in .* can be read: .*truncated; .*can't be read"):
                 Run(disk).load()
 
@@ -168,7 +200,7 @@ def check_words() -> None:
         run.load()
 
 
-@pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, n_more=2)])
+@pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, n_more=2), check_errors])
 def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_expected(check: Callable[[], None]) -> None:
     check()
 
@@ -177,6 +209,7 @@ def find_fault() -> None:
     check_words()
     check_damage()
     check_deaths(n_more=1)
+    check_errors()
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, [(real, *one) for one in MUTANTS], Exception, right=False)
