@@ -286,7 +286,7 @@ def test_messages_outside_the_table_are_protocol_errors() -> None:
         one.turn(0.0, [(0, BeginMap(2, 0, 1))])
 
 
-def test_steals_are_counted_map_by_map() -> None:
+def test_each_map_has_its_own_steals_and_chunks() -> None:
     one = begun([[1]])
     assert one.turn(0.0, []) == [(1, StealMessage(StealKind.ASK, 1, speed=1.0))]
     one.turn(0.0, [(1, StealMessage(StealKind.GIVE, 1, 0, 1))])
@@ -295,6 +295,11 @@ def test_steals_are_counted_map_by_map() -> None:
     one.turn(0.0, [(0, EndMap())])
     begin(one, 2)
     assert one.steals == []
+    one.turn(0.0, [(0, EndMap()), (0, BeginMap(3, 0, 9, chunksize=3))])
+    swap(one)
+    assert one.turn(0.0, []) == []
+    swap(one)
+    assert one.job == Interval(3, 0, 3)
 
 
 def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:

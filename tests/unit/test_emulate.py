@@ -114,10 +114,11 @@ def test_fixed_quantum() -> None:
     assert quantum.units == 7
 
 
-def test_a_speed_that_falls_and_comes_back(clock: Clock) -> None:
-    speed = Varying(0.6, [Change(0, 2.0, 4.0, 0.5)])
+@pytest.mark.parametrize("usual", [0.6, 1.0])
+def test_a_speed_that_falls_and_comes_back(clock: Clock, usual: float) -> None:
+    speed = Varying(usual, [Change(0, 2.0, 4.0, 0.5)])
     slow = lb_mpi.throttle(speed.now)
-    assert slow.speed == 0.6  # its time has not begun
+    assert slow.speed == usual  # its time has not begun
     clock.wall = 100.0
     speed.start()
     cpu_s = []
@@ -127,8 +128,8 @@ def test_a_speed_that_falls_and_comes_back(clock: Clock) -> None:
             with slow:
                 clock.compute(1e-3)
         cpu_s.append(clock.cpu - before)
-    assert cpu_s == pytest.approx([1.2, 0.6, 1.2], rel=0.02)
-    assert slow.speed == 0.6
+    assert cpu_s == pytest.approx([2.0 * usual, usual, 2.0 * usual], rel=0.02)
+    assert slow.speed == usual
     assert seconds_for(sum(cpu_s), [speed]) == pytest.approx(6.0, rel=0.02)
 
 

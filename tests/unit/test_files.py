@@ -157,5 +157,8 @@ def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
     lock(second)  # while the child lives
     assert os.fstat(second).st_size == 0
     unlock(second)
-    for file in (second, until_end, end, is_ready, ready):
+    third = os.open(tmp_path / "lock", os.O_RDWR)
+    lock(third)  # before the second is closed
+    unlock(third)
+    for file in (second, third, until_end, end, is_ready, ready):
         os.close(file)

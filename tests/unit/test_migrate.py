@@ -124,13 +124,6 @@ def test_heavy_items_first_and_nearest() -> None:
     assert picks([4.0, 1.0], 0.6) == [[1]]
 
 
-def test_no_items_no_transfers() -> None:
-    assert picks([], 1.0, 2.0) == [[], []]
-    assert picks([0.0, 0.0], 1.0) == [[]]
-    assert picks([1.0, 2.0]) == []
-    assert pick(np.zeros(0), one_transfer(1.0, 2.0)).unsent == 3.0
-
-
 def test_rounding_is_carried_to_the_next_transfer() -> None:
     """Ten receivers lack half an item each: five items go, not none and not ten."""
     assert sum(len(items) for items in picks([1.0] * 20, *[0.5] * 10)) == 5
@@ -140,21 +133,6 @@ def test_a_slow_receiver_gets_no_more_than_planned() -> None:
     """Half an item too much would take a receiver of a tenth of the speed ten times as long."""
     transfers = Plan(np.array([0]), np.array([1]), np.array([2.6]), np.array([0.0]), np.array([10.0]), np.array([26.0]))
     assert [items.tolist() for items in pick(np.ones(5), transfers).items] == [[0, 1]]
-
-
-def test_an_item_heavier_than_the_difference_stays() -> None:
-    graph, speeds = parse("mesh:1x2"), np.ones(2)
-    for costs, moves in (([10.0], False), ([10.0, 1.0], True), ([5.0, 5.1], True), ([10.0, 4.0, 9.0], False)):
-        owner = np.array([0] * len(costs)) if moves else np.array([0, 1, 1])[: len(costs)]
-        weights = np.array(costs)
-        for _ in range(3):
-            flow = balance(graph, np.bincount(owner, weights, 2), speeds, scheme="direct", tolerance=1e-9).flow
-            after = move(graph, flow, owner, weights, speeds)
-            assert moves or np.array_equal(after, owner)
-            assert times_of(graph, after, weights, speeds).max() <= times_of(graph, owner, weights, speeds).max()
-            moves = moves and not np.array_equal(after, owner)
-            owner = after
-        assert not moves
 
 
 # --- many migrations ---

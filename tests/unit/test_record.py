@@ -74,14 +74,6 @@ def test_each_second_lies_in_one_phase(parts: list[tuple[Phase, float]]) -> None
     assert whole == pytest.approx(np.full(len(whole), stored.width_s), rel=1e-4)
 
 
-def test_time_that_goes_back_counts_as_the_latest() -> None:
-    record = Record(0.0)
-    record.enter(Phase.OWN, 0.5)
-    record.enter(Phase.WAITING, 0.2)
-    record.enter(Phase.OUTSIDE, 1.0)
-    assert record.seconds() == pytest.approx([0, 0, 0, 0, 0.5, 0, 0.5])
-
-
 def test_a_week_needs_no_more_room_than_a_minute() -> None:
     record = Record(0.0)
     for k in range(4_000):

@@ -93,17 +93,6 @@ def test_the_lower_bound_counts_speeds() -> None:
     assert headline(assemble(files)).bound_s == pytest.approx((2.0 + 0.25) / 1.25)
 
 
-def test_ranks_without_a_core_are_named() -> None:
-    record = Record(100.0)
-    record.enter(Phase.OWN, 100.0)
-    record.step(Step(Driver.TASKS, 100.0, 104.0, 1.0, 10.0))
-    told = headline(assemble([("0", whole(record, 104.0, about(0, 1)))]))
-    assert told.words.startswith("Biggest loss: ranks were at work but had no core, 75.0% of all ranks' time")
-    record.enter(Phase.OWN, 120.0)  # in a call that has not ended
-    told = headline(assemble([("0", whole(record, 120.0, about(0, 1), ended=False))]))
-    assert told.words.startswith("Biggest loss: ranks were at work but had no core, 15.0% of all ranks' time")
-
-
 def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar() -> None:
     record = Record(100.0)
     for phase, at in ((Phase.OWN, 100.0), (Phase.FOREIGN, 106.0), (Phase.WAITING, 108.0), (Phase.OUTSIDE, 109.0)):
@@ -150,6 +139,8 @@ def test_the_trace_has_each_second_of_each_rank_and_its_calls() -> None:
         assert [event["ts"] for event in calls] == pytest.approx((1e6 * (one.steps["began"] + offset_s)).tolist())
         assert {event["name"] for event in calls} == {"map_rows"}
     assert len({event["pid"] for event in events}) == 2
+    named = {event["tid"]: event["args"]["name"] for event in found["traceEvents"] if event["name"] == "thread_name"}
+    assert [named[number] for number in range(4)] == ["rank 0", "rank 0: calls", "rank 1", "rank 1: calls"]
 
 
 def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
