@@ -4,13 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 from mpi4py import MPI
+from scipy import sparse
 
 import lb_mpi
-from lb_mpi.graph import mesh
+from lb_mpi.graph import Graph, mesh
 from tests.mpi.doors import DOORS as ALL_DOORS
 
 COMM = MPI.COMM_WORLD
@@ -22,23 +22,59 @@ def arranged(graph: Any) -> None:
     lb_mpi.reorder_ranks(COMM, graph, np.arange(1.0, SIZE + 1)).Free()
 
 
-DOORS: dict[str, Callable[[Any], Any]] = {
-    "Balancer": lambda graph: lb_mpi.Balancer(COMM, graph=graph).close(),
-    "reorder_ranks": arranged,
-    "distribute": lambda graph: lb_mpi.distribute(COMM, graph, method="block").close(),
+LOADS = np.arange(1.0, 9.0)
+GRAPHS = {0: mesh(2, 4), 1: mesh(1, SIZE)}  # of anything, of the ranks
+DOORS: dict[str, tuple[int, Callable[[Any], Any]]] = {  # the graph that it needs, and a call with it
+    "Balancer": (1, lambda graph: lb_mpi.Balancer(COMM, graph=graph).close()),
+    "reorder_ranks": (1, arranged),
+    "distribute": (0, lambda graph: lb_mpi.distribute(COMM, graph, method="block").close()),
+    "as_graph": (0, lambda graph: lb_mpi.as_graph(graph).indices),
+    "partition": (0, lambda graph: lb_mpi.partition(graph, 2, effort="fast")),
+    "partition_metrics": (0, lambda graph: lb_mpi.partition_metrics(graph, [0, 1] * 4, 2).cut),
+    "arrange": (0, lambda graph: lb_mpi.arrange(graph, LOADS, method="fill").positions),
+    "balance": (0, lambda graph: lb_mpi.balance(graph, LOADS, LOADS[::-1], tolerance=0.5).flow),
 }
 
 
+def shapes(graph: Graph, folder: Path) -> dict[str, Any]:
+    """A mesh in every shape in which a graph can be given; the files are in a folder that all ranks see."""
+    lists = [[int(j) + 1 for j in graph.neighbours(k)] for k in range(graph.n)]
+    if RANK == 0:
+        head = f"{graph.n} {len(graph.indices) // 2}\n"
+        (folder / "a.graph").write_text(head + "".join(" ".join(map(str, some)) + "\n" for some in lists))
+        entries = "".join(f"{j + 1} {i + 1}\n" for i, j in zip(*graph.edges(), strict=True))
+        for name in ("a.mtx", "a.txt"):
+            size = f"{graph.n} {graph.n} {len(graph.indices) // 2}"
+            (folder / name).write_text(f"%%MatrixMarket matrix coordinate pattern symmetric\n{size}\n{entries}")
+    COMM.Barrier()
+    return {
+        "Graph": graph,
+        "networkx": graph.to_networkx(),
+        "csr array": graph.to_scipy(),
+        "coo matrix": sparse.coo_matrix(graph.to_scipy()),
+        "name": "mesh:2x4" if graph is GRAPHS[0] else f"mesh:1x{SIZE}",
+        "lists": "/".join(",".join(map(str, some)) for some in lists) or graph,
+        "METIS": str(folder / "a.graph"),
+        "Matrix Market": folder / "a.mtx",
+        "Matrix Market, by its content": folder / "a.txt",
+    }
+
+
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("door", DOORS)
-def test_any_shape_of_a_graph(door: str) -> None:
-    path = nx.path_graph(SIZE)
-    for graph in (f"mesh:1x{SIZE}", path, mesh(1, SIZE).to_scipy()):
-        DOORS[door](graph)
-    for wrong, kind in (("grid:3x3", OSError), (np.eye(3), TypeError), ("mesh:0x3", ValueError)):
-        with pytest.raises(kind) as caught:
-            DOORS[door](wrong if RANK == 0 else path)
-        expected = {OSError: "there is none of this name", TypeError: "scipy.sparse matrix", ValueError: "mesh:0x3"}[kind]
-        assert expected in str(caught.value)
+def test_any_shape_of_a_graph(door: str, folder: Path) -> None:
+    of, call = DOORS[door]
+    expected = call(GRAPHS[of])
+    for shape, graph in shapes(GRAPHS[of], folder).items():
+        assert np.array_equal(call(graph), expected), shape
+    for wrong, kind, words in (
+        ("grid:3x3", OSError, "there is none of this name"),
+        (np.eye(3), TypeError, "scipy.sparse matrix"),
+        (8, TypeError, "graph = 8: expected an lb_mpi"),
+        ("mesh:0x3", ValueError, "mesh:0x3"),
+    ):
+        with pytest.raises(kind, match=words):
+            call(wrong if RANK == 0 or door not in ("Balancer", "reorder_ranks", "distribute") else GRAPHS[of])
 
 
 def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:

@@ -360,7 +360,7 @@ def test_maps(monkeypatch: pytest.MonkeyPatch) -> None:
         assert sorted(executor.map(abs, range(100), chunksize=7, unordered=True)) == [*range(100)]
         assert list(executor.starmap(pow, [(2, 3), (3, 2)], chunksize=5)) == [8, 9]
         with pytest.raises(TimeoutError):
-            list(executor.map(time.sleep, [0.3], timeout=0.01))
+            list(executor.map(time.sleep, [1.0], timeout=0.01))
         for chunksize in (1, 7):
             for unordered in (False, True):
                 found = executor.map(fill, range(40), chunksize=chunksize, unordered=unordered)

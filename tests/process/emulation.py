@@ -44,6 +44,30 @@ def no_mpiexec() -> str:
     return "" if shutil.which("mpiexec", path=HERE["PATH"]) else "no mpiexec"
 
 
+PING = """
+import json, socket, time
+from mpi4py import MPI
+comm, name, times = MPI.COMM_WORLD, socket.gethostname(), []
+for _ in range(20):
+    began = time.perf_counter()
+    if comm.rank == 0:
+        comm.ssend(None, 1)  # there, and that it has been received back
+    elif comm.rank == 1:
+        comm.recv(source=0)
+    times.append(time.perf_counter() - began)
+found = comm.gather((name, socket.gethostbyname(name), comm.Split_type(MPI.COMM_TYPE_SHARED).size, min(times)))
+if found:
+    print(json.dumps(found))
+"""
+
+
+def seen(said: str) -> float:
+    """Check what PING prints on three hosts, which share no memory; return the least seconds of a message and its answer."""
+    found = json.loads(said)
+    assert [one[:3] for one in found] == [[f"h{k}", f"10.77.0.{k}", 1] for k in (1, 2, 3)]
+    return float(found[0][3])
+
+
 needs_root = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 needs_mpiexec = pytest.mark.skipif(bool(no_mpiexec()), reason=no_mpiexec() or "-")
 

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.process.started import started
+from tests.process.started import LIMIT_S, started
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -59,7 +59,7 @@ def script(path: Path, text: str) -> str:
 def mpi_library() -> str:
     """The MPI library of this environment."""
     argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S)
     return str(json.loads(done.stdout)["MPI library"])
 
 
@@ -87,7 +87,7 @@ class Lab:
 
     def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
         with self.start(hosts, *more) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 
 
@@ -99,7 +99,7 @@ def gone(pid: int) -> bool:
 
 
 def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + LIMIT_S
     while not (value := condition()):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from tests.process.lab import ROOT
-from tests.process.started import started
+from tests.process.started import LIMIT_S, started
 
 HOST = socket.gethostname()
 DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
@@ -20,5 +20,5 @@ def argv(what: str, folder: Path, *options: str) -> list[str]:
 
 def run(what: str, folder: Path, env: dict[str, str], *options: str) -> tuple[int, str, str]:
     with started(argv(what, folder, *options), cwd=ROOT, env=env) as process:
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, out, err

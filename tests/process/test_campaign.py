@@ -27,7 +27,7 @@ def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program: 
 
 
 @pytest.mark.one_mpi
-def test_ends_are_told_apart() -> None:
+def test_ends_are_distinguished() -> None:
     expected = {"a": 1}
     assert outcome_of(0, '{"a": 1}', "", True, lambda found: found == expected) == "exact"
     assert outcome_of(0, '{"a": 2}', "", True, lambda found: found == expected) == "wrong"

@@ -107,7 +107,7 @@ def test_a_word_that_resembles_no_other_has_no_hint(capsys: pytest.CaptureFixtur
 
 def test_the_installed_command_without_arguments_prints_its_help() -> None:
     command = Path(sys.executable).parent / "lb_mpi"
-    done = subprocess.run([command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "commands, each with --help" in done.stdout
 
@@ -185,13 +185,13 @@ def test_a_script_means_under_a_command_what_it_means_under_python(tmp_path: Pat
     for words in (["../script.py", "7"], ["-m", "module", "7"]):
         said = set()
         for command in ([sys.executable], [installed, "pool"], [installed, "profile"]):
-            done = subprocess.run([*command, *words], cwd=here, capture_output=True, text=True, timeout=60)
+            done = subprocess.run([*command, *words], cwd=here, capture_output=True, text=True, timeout=120)
             assert done.returncode == 0, done.stderr
             said.add(done.stdout)
         assert len(said) == 1, said
         assert str(said).startswith('{"[<class \'int\'>] ')
     for words in (["allocate", "--tasks", "3", "--time", "1,2"], ["run", "--check"]):
-        done = subprocess.run([installed, *words], cwd=here, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([installed, *words], cwd=here, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
 
 
@@ -252,5 +252,5 @@ def test_the_completion_of_the_page_completes_commands_and_options() -> None:
         at = f"COMP_WORDS=(lb_mpi {' '.join(typed)}) COMP_CWORD={len(typed)}"
         script = f'{block.text}\n{at}; _lb_mpi; echo "${{COMPREPLY[*]}}"'
         env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=120)
         assert ({*done.stdout.split()}, done.stderr) == ({expected}, "")  # bash shows it once

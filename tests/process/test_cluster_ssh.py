@@ -1,6 +1,5 @@
 """launch/run over OpenSSH: real servers on emulated hosts, one of which has something wrong with it."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,7 +12,7 @@ import pytest
 
 from lb_mpi.cli.cluster.cluster import EmulatedCluster
 from lb_mpi.errors import ClusterError
-from tests.process.emulation import ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, status
+from tests.process.emulation import PING, ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, seen, status
 from tests.process.lab import until
 from tests.process.test_cluster import COUNTING
 from tools import openssh
@@ -21,7 +20,7 @@ from tools.openssh import PORT
 
 NAME = f"s{os.getpid()}"
 FOLDER = EmulatedCluster(NAME).folder / "ssh"
-SECONDS = 30.0  # within which a refusal is told, on a busy machine; ssh itself gives up after 10
+SECONDS = 30.0  # within which a refusal is printed, on a busy machine; ssh itself gives up after 10
 
 
 @pytest.mark.one_mpi
@@ -64,15 +63,9 @@ def logins(host: str) -> int:
 @needs_mpiexec
 def test_the_hosts_are_reached_by_ssh_alone(servers: None) -> None:
     before = logins("h2"), logins("h3")
-    script = (
-        "import json, socket; from mpi4py import MPI; comm = MPI.COMM_WORLD\n"
-        "told = comm.gather((socket.gethostname(), comm.Split_type(MPI.COMM_TYPE_SHARED).size))\n"
-        "if told: print(json.dumps(told))"
-    )
-    done = cluster("run", "--", "python", "-c", script, name=NAME)
+    done = cluster("run", "--", "python", "-c", PING, name=NAME)
     assert done.returncode == 0, done.stderr
-    assert [host for host, _ in json.loads(done.stdout)] == ["h1", "h2", "h3"]
-    assert [ranks for _, ranks in json.loads(done.stdout)] == [1, 1, 1]
+    assert seen(done.stdout) > 0.0
     assert "launcher-exec" not in done.stderr  # nothing stands for ssh
     assert "plm_ssh_agent" not in done.stderr
     assert logins("h2") >= before[0] + 2  # launch/run's, and mpiexec's

@@ -1,4 +1,4 @@
-"""The public names, and what is alike at every door: graphs in any shape, numpy's numbers, words for what is wrong."""
+"""The public names, and the checks of all doors: what is no graph, numpy's numbers, words for what is wrong."""
 
 import inspect
 import math
@@ -12,7 +12,6 @@ from typing import Any
 import networkx as nx
 import numpy as np
 import pytest
-from scipy import sparse
 
 import lb_mpi
 from lb_mpi import checks
@@ -113,45 +112,7 @@ def test_options_are_given_by_name() -> None:
         assert kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD) == most, name
 
 
-# --- graphs -----------------------------------------------------------------------------------------------------------
-
-
-def shapes(folder: Path) -> dict[str, Any]:
-    """The 2 x 4 mesh in every shape in which a graph can be given."""
-    graph = mesh(2, 4)
-    lists = [[int(j) + 1 for j in graph.neighbours(k)] for k in range(graph.n)]
-    (folder / "a.graph").write_text("8 10\n" + "".join(" ".join(map(str, some)) + "\n" for some in lists))
-    entries = "".join(f"{j + 1} {i + 1}\n" for i, j in zip(*graph.edges(), strict=True))
-    for name in ("a.mtx", "a.txt"):
-        (folder / name).write_text(f"%%MatrixMarket matrix coordinate pattern symmetric\n8 8 10\n{entries}")
-    return {
-        "Graph": graph,
-        "networkx": graph.to_networkx(),
-        "csr array": graph.to_scipy(),
-        "coo matrix": sparse.coo_matrix(graph.to_scipy()),
-        "name": "mesh:2x4",
-        "lists": "/".join(",".join(map(str, some)) for some in lists),
-        "METIS": str(folder / "a.graph"),
-        "Matrix Market": folder / "a.mtx",
-        "Matrix Market, by its content": folder / "a.txt",
-    }
-
-
-SPEEDS = [1.0, 2, 3, 4, 5, 6, 7, 8]
-DOORS: dict[str, Callable[[Any], Any]] = {
-    "as_graph": lambda graph: lb_mpi.as_graph(graph).indices,
-    "partition": lambda graph: lb_mpi.partition(graph, 2, effort="fast"),
-    "partition_metrics": lambda graph: lb_mpi.partition_metrics(graph, [0, 1] * 4, 2).cut,
-    "arrange": lambda graph: lb_mpi.arrange(graph, SPEEDS, method="fill").positions,
-    "balance": lambda graph: lb_mpi.balance(graph, SPEEDS, SPEEDS[::-1], tolerance=0.5).flow,
-}
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_any_shape_of_a_graph_at_every_door(door: str, tmp_path: Path) -> None:
-    expected = DOORS[door](mesh(2, 4))
-    for shape, graph in shapes(tmp_path).items():
-        assert np.array_equal(DOORS[door](graph), expected), shape
+# --- graphs and numbers ---------------------------------------------------------------------------------------------
 
 
 def test_what_is_not_a_graph_is_refused_in_words(tmp_path: Path) -> None:
@@ -175,15 +136,6 @@ def test_what_is_not_a_graph_is_refused_in_words(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             lb_mpi.as_graph(graph)
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_every_function_refuses_what_is_not_a_graph(door: str) -> None:
-    with pytest.raises(TypeError, match=r"^graph = 8: expected an lb_mpi"):
-        DOORS[door](8)
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
 
 
 def test_numbers_of_numpy_are_numbers() -> None:

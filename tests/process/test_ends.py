@@ -1,4 +1,4 @@
-"""Under mpiexec, a job whose rank is told to exit, or interrupted, ends as a whole, and says that it has failed."""
+"""Under mpiexec, a job whose rank is asked to exit, or interrupted, ends as a whole, and says that it has failed."""
 
 import json
 import os
@@ -54,15 +54,15 @@ sys.meta_path.insert(0, Finder())
 BEGINNING = """
 import os, signal, sys, time
 {first}
-rank, told = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")), sys.argv[1]
+rank, seen = os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")), sys.argv[1]
 if rank == "1" and os.fork() == 0:
     while "libmpi" not in open(f"/proc/{{os.getppid()}}/maps").read():
         time.sleep(0.01)
     time.sleep(0.5)
     os.kill(os.getppid(), signal.SIGINT)
-    open(told, "w").close()
+    open(seen, "w").close()
     os._exit(0)
-while rank == "0" and not os.path.exists(told):
+while rank == "0" and not os.path.exists(seen):
     time.sleep(0.01)
 from mpi4py import MPI
 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -105,17 +105,17 @@ def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) ->
 def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[str, ...]) -> None:
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first="import lb_mpi"))
-    code, text = on_ranks(3, *runner, str(program), str(tmp_path / "told"), env={"PYTHONPATH": str(ROOT)})
+    code, text = on_ranks(3, *runner, str(program), str(tmp_path / "seen"), env={"PYTHONPATH": str(ROOT)})
     assert code not in (0, limit.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
-def test_ctrl_c_while_mpi_begins_is_told_by_launch_run(tmp_path: Path, runner: tuple[str, ...]) -> None:
+def test_ctrl_c_while_mpi_begins_is_reported_by_launch_run(tmp_path: Path, runner: tuple[str, ...]) -> None:
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first=""))
     (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'mine\\n')")
     with (tmp_path / "said").open("w+b") as said:
-        command = [sys.executable, *runner, str(program), str(tmp_path / "told")]
+        command = [sys.executable, *runner, str(program), str(tmp_path / "seen")]
         argv = [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", "--", *command]
         env = {**here().variables(), "PYTHONPATH": str(tmp_path)}
         code = limited.run(argv, LIMIT_S, env=env, stdout=said, stderr=said)

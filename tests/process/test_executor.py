@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.started import needs_mpiexec, on_ranks, started
+from tests.process.started import LIMIT_S, needs_mpiexec, on_ranks, started
 from tools.environment import ROOT, here
 
 pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
@@ -122,14 +122,14 @@ def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path: Path, ranks: int) -> 
     begun.mkdir()
     command, variables = here().job(ranks, [sys.executable, *POOL, script(tmp_path, WAITS), str(begun)])
     with started(command, env={**os.environ, **variables}, cwd=ROOT, start_new_session=True) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + LIMIT_S
         while len([*begun.iterdir()]) < ranks and time.monotonic() < until:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in said or here().mpi == "openmpi"  # whose mpiexec passes no more output on
-    until = time.monotonic() + 30  # Open MPI's mpiexec ends a moment before its ranks
+    until = time.monotonic() + LIMIT_S  # Open MPI's mpiexec ends a moment before its ranks
     pids = [int(path.name.split("-")[0]) for path in begun.iterdir()]
     while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
         assert time.monotonic() < until, left

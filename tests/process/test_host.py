@@ -17,7 +17,7 @@ from lb_mpi import signs
 from lb_mpi.cli.run import commands, limit, rank
 from lb_mpi.cli.run.host import children
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
-from tests.process.started import started
+from tests.process.started import LIMIT_S, started
 from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
@@ -26,7 +26,7 @@ NOBODY = 65534
 DEATH = End("0", "here", -9)
 
 # Tells host.py of a mark: as rank.py does, or as the user `uid`.
-TELL = """
+SEND = """
 import array, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from lb_mpi import signs
@@ -70,9 +70,9 @@ class Host:
         return said[:-1]
 
     @contextmanager
-    def told(self, data: str, *, marked: bool = True, uid: int = 0, saves: int = 0) -> Iterator[int]:
+    def sent(self, data: str, *, marked: bool = True, uid: int = 0, saves: int = 0) -> Iterator[int]:
         """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
-        argv = [sys.executable, "-c", TELL, str(ROOT), self.mark, str(uid), data, str(saves or "")]
+        argv = [sys.executable, "-c", SEND, str(ROOT), self.mark, str(uid), data, str(saves or "")]
         with started(argv, env=self.env if marked else dict(os.environ), stdin=subprocess.PIPE) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == "sent\n"
@@ -90,7 +90,7 @@ def host() -> Iterator[Host]:
         assert process.stdout.readline().startswith("lb_mpi {")
         yield Host(process, mark, env)
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(LIMIT_S) == 0
     assert limit.bearers(mark) == set()
 
 
@@ -106,7 +106,7 @@ def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path: P
             time.sleep(0.01)
         process.kill()
         process.wait()
-        given_up = time.monotonic() + 30.0
+        given_up = time.monotonic() + LIMIT_S
         while limit.bearers(mark) and time.monotonic() < given_up:
             time.sleep(0.01)
         left = limit.bearers(mark)
@@ -127,7 +127,7 @@ def begun(number: str) -> str:
 
 
 def test_a_rank_is_believed(host: Host) -> None:
-    with host.told(begun("3"), saves=1) as pid:
+    with host.sent(begun("3"), saves=1) as pid:
         assert pid
         (line,) = host.answers()
         assert read(RankState, line.removeprefix("lb_mpi state ")).rank == "3"
@@ -140,28 +140,28 @@ def test_a_rank_is_believed(host: Host) -> None:
 @pytest.mark.parametrize("saves", [0, 1])
 def test_junk_is_ignored(host: Host, saves: int) -> None:
     for junk in ("", "{", "[[" * 900, "7", "{}", '{"rank": 3}', '{"rank": "3", "host": 1, "code": {}}', "\udcff"):
-        with host.told(junk, saves=saves):
+        with host.sent(junk, saves=saves):
             assert host.answers("save", "stack 3") == ['lb_mpi stack {"rank": "3", "text": ""}\n'], junk
 
 
 @pytest.mark.parametrize("uid", [0, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
 def test_a_stranger_is_not_believed(host: Host, uid: int) -> None:
-    with host.told(line_of(DEATH), marked=bool(uid), uid=uid):
+    with host.sent(line_of(DEATH), marked=bool(uid), uid=uid):
         assert host.answers() == []
-    with host.told(begun("0"), marked=bool(uid), uid=uid, saves=1):
+    with host.sent(begun("0"), marked=bool(uid), uid=uid, saves=1):
         assert host.answers() == []
 
 
-def test_a_death_is_told_by_the_rank_itself(host: Host) -> None:
-    with host.told(line_of(DEATH)):  # bears the mark, but has not said that it is there
+def test_a_death_is_reported_by_the_rank_itself(host: Host) -> None:
+    with host.sent(line_of(DEATH)):  # bears the mark, but has not said that it is there
         assert host.answers() == []
 
 
 def test_no_signal_goes_to_a_process_that_a_message_names(host: Host) -> None:
     with started(["sleep", "60"]) as other:
-        with host.told(json.dumps({"rank": "0", "pid": os.getpid()}), saves=other.pid):
+        with host.sent(json.dumps({"rank": "0", "pid": os.getpid()}), saves=other.pid):
             host.answers("save", "stack 0")
-        with host.told(begun("0"), saves=other.pid):
+        with host.sent(begun("0"), saves=other.pid):
             host.answers("save", "stack 0")
         assert other.poll() is None
 

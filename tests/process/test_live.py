@@ -49,8 +49,8 @@ def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
 
 def test_the_line_shows_rates_since_the_last_look() -> None:
     # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
-    told = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
-    assert words(run(10.0), totals(run(4.0))) == told
+    said = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
+    assert words(run(10.0), totals(run(4.0))) == said
 
 
 def test_the_line_names_the_least_busy_of_several_hosts() -> None:
@@ -131,8 +131,8 @@ def test_it_ends_with_the_run(
 
     monkeypatch.setattr(live, "wait_for_eof", wait)
     live.follow(tmp_path)
-    told = capsys.readouterr()
-    assert [line.partition(":")[0] for line in told.err.splitlines()] == ["4 s", "8 s", "9 s"]
+    said = capsys.readouterr()
+    assert [line.partition(":")[0] for line in said.err.splitlines()] == ["4 s", "8 s", "9 s"]
 
 
 def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

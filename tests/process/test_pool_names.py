@@ -254,7 +254,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_task_that_wants_several_ranks_is_an_error_that_tells_the_way(tmp_path: Path) -> None:
+def test_a_task_that_wants_several_ranks_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     code, said = run(tmp_path, "mpi4py.futures", GROUPS)
     assert code == 0
     assert "get_comm_workers(): each task of lb_mpi has one rank: expected a pool of the first ranks of groups" in said

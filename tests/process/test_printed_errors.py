@@ -22,7 +22,7 @@ def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -
     assert failure.located(TypeError("no pickle")) == "TypeError: no pickle"  # not raised: its place is not known
 
 
-def test_one_rank_alone_tells_all_of_it() -> None:
+def test_one_rank_alone_says_all_of_it() -> None:
     assert failure.line(failure.quiet(lb_mpi.BalanceError("x")), 0, 1) == ""
 
 
@@ -64,7 +64,7 @@ def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
 
 @needs_mpiexec
 @pytest.mark.parametrize("make", ["lb_mpi.Pool(root=0)", "lb_mpi.Executor()"])
-def test_a_rank_that_ends_without_having_served_is_named_by_the_root(tmp_path: Path, make: str) -> None:
+def test_a_rank_that_ends_without_an_answer_is_named_by_the_root(tmp_path: Path, make: str) -> None:
     text = f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n"
     code, said = on_ranks(2, str(tmp_path / "program.py"), text=text)
     assert code not in (0, 124), said

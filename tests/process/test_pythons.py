@@ -52,9 +52,9 @@ def found(version: str) -> str:
     asked = [f"python{version}", "-c", "import sys; print(sys.executable)"], ["pyenv", "prefix", version]
     for argv in asked:
         if shutil.which(argv[0]) is not None:
-            told = subprocess.run(argv, capture_output=True, text=True, timeout=60)
-            if told.returncode == 0:
-                place = Path(told.stdout.strip())
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+            if done.returncode == 0:
+                place = Path(done.stdout.strip())
                 return str(place / "bin" / "python" if place.is_dir() else place)
     return ""
 

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
 from tests.process.mishaps import DONE, HOST, argv, run
-from tests.process.started import needs_mpiexec, started
+from tests.process.started import LIMIT_S, needs_mpiexec, started
 
 
 @needs_mpiexec
@@ -69,7 +70,7 @@ def test_a_program_that_can_saves_before_it_is_ended(
     with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(number)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 75, err
     assert (tmp_path / "saved").exists()
     assert f"run: saved ({save}) and stopped: the same command continues from there\n" in err
@@ -88,7 +89,7 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
             said.append(process.stderr.readline())
             assert said[-1], said
         (tmp_path / "go").touch()
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, said
     assert out == f"start 1, 3 ranks: {sum(range(12))}\n"
     assert said[-1] == "run: SIGUSR1: the program continues, since it cannot save at a signal (lb_mpi.asked_to_stop)\n"
@@ -102,30 +103,39 @@ def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path: Path, mark: dict
             name = Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]
             if Path(name).name in ("mpiexec", "mpiexec.hydra", "prterun"):
                 os.kill(pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 128 + signal.SIGKILL
     assert "run: mpiexec died by signal 9\n" in err
 
 
 # --- hosts that are programs of the test: no MPI ---------------------------------------------------------------------
 
-# Rank 1 is on host two, which dies in the first start, and is back after the second.
+# Rank 1 is on host two, which dies in the first start, and is back after the second.  This machine has just saved, and is
+# too busy to say so at once: its host.py, a child of launch/run, is stopped for a while.
 DYING = """
-import os, sys, time
+import os, signal, sys, time
 from pathlib import Path
 from lb_mpi import signs
+from lb_mpi.cli.run.host import children
+from lb_mpi.cli.run.limit import stat
 folder, rank = Path(sys.argv[1]), int(os.environ["PMI_RANK"])
 starts = folder / "starts"
 if rank == 0:
     with starts.open("a") as out:
         out.write("*")
-    signs.saved(len(starts.read_text()))
-    time.sleep(1.0)  # by then launch/run has asked
     number = len(starts.read_text())
     if number == 1:
+        two, run = int((folder / "pids" / "two").read_text()), stat(stat(os.getppid()).parent).parent
+        words = {pid: Path(f"/proc/{pid}/cmdline").read_text().split("\\0") for pid in children(run)}
+        (here,) = [pid for pid in words if "host" in words[pid] and pid != two]
+        os.kill(here, signal.SIGSTOP)
+        signs.saved(1)
         (folder / "dead" / "two").touch()
-        os.kill(int((folder / "pids" / "two").read_text()), 9)
+        os.kill(two, 9)
+        time.sleep(1.5)
+        os.kill(here, signal.SIGCONT)
         time.sleep(60)
+    signs.saved(number)
     if number == 2:
         (folder / "dead" / "two").unlink()
         os.kill(os.getpid(), 11)
@@ -143,9 +153,17 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
     monkeypatch.chdir(ROOT)
     lab = Lab(tmp_path, mpi_library())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setattr(watch, "ASK_S", 0.1)
+    connect = watch.Connection
+
+    def in_turn(name: str, *more: Any) -> watch.Connection:
+        one = connect(name, *more)
+        if name == HOST:  # the ranks, which are all here, report to the first that listens: not to that of host two
+            until(lambda: one.listen() or one.facts)
+        return one
+
+    monkeypatch.setattr(watch, "Connection", in_turn)
     program = [sys.executable, "-c", DYING, str(tmp_path)]
-    code = commands.main("run", lab.arguments("one two", "--restarts", "5", "--", *program), "run")
+    code = commands.main("run", lab.arguments(f"{HOST} two", "--restarts", "5", "--", *program), "run")
     out, err = capfd.readouterr()
     assert (code, out) == (0, "done\n"), err
     lines = err.splitlines()
@@ -154,11 +172,11 @@ def test_a_host_that_dies_is_left_out_until_it_answers_again(
         "run: left out: host two: ssh: connect to host two port 22: No route to host (exit code 1). "
         "Check with `ssh two` whether it is running and can be reached",
         "run: 1 rank instead of 2: there are no more slots",
-        "run: one (1 rank)",
+        f"run: {HOST} (1 rank)",
         f"run: rank 0 on host {HOST} was killed by signal 11 (Segmentation fault)",
     ):
         assert lines.count(said) == 1, said
-    assert lines.count("run: one (1 rank), two (1 rank)") == 2
+    assert lines.count(f"run: {HOST} (1 rank), two (1 rank)") == 2
     assert [line.rpartition(", ")[2] for line in lines if "restart " in line] == ["from save 1", "from save 2"]
     assert all(gone(int(path.read_text())) for path in lab.pids.iterdir())
 
@@ -170,7 +188,8 @@ signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.1), sys.exit({code})))
 hosts = pathlib.Path(sys.argv[sys.argv.index("--hosts") + 1]).read_text()
 pathlib.Path("given").write_text(hosts + " ".join(sys.argv[-3:]))
 pathlib.Path("ready").touch()
-time.sleep(60)
+while True:
+    time.sleep(0.1)  # a signal that comes just before a sleep waits for its end
 """
 
 
@@ -182,9 +201,9 @@ def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str
     script(tmp_path / "bin" / "python", body)
     job = subprocess.run([sys.executable, "-m", "lb_mpi", "slurm-script"], capture_output=True, check=True)
     (tmp_path / "job.sbatch").write_bytes(job.stdout)
-    told = 'import sys\nwith open("told", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
+    note = 'import sys\nwith open("asked", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
     show = "if sys.argv[1] == 'show': print(*sys.argv[3].replace('n[1-2]', 'n1,n2').split(','), sep='\\n')"
-    script(tmp_path / "bin" / "scontrol", f"{told}\n{show}")
+    script(tmp_path / "bin" / "scontrol", f"{note}\n{show}")
     script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
     return env | {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"} | variables
@@ -197,9 +216,9 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
     with started(["bash", str(tmp_path / "job.sbatch"), "--", "my program", "x"], env=env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, err) == (code, "")
-    assert (tmp_path / "told").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
+    assert (tmp_path / "asked").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
     assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8 speed=0.4\n-- my program x"
     assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol", "sinfo"]  # no host list
 

@@ -18,6 +18,7 @@ from lb_mpi.cli.run import commands, limit, start, watch
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.start import Mpiexec, command, fill, identify
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
+from tests.process.started import LIMIT_S
 
 pytest.importorskip("mpi4py", reason="launch/run compares mpi4py with mpiexec")
 
@@ -220,7 +221,7 @@ def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
 def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
     with busy(lab) as (process, ranks):
         os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, out) == (1, "")
     assert "host two is gone: the connection ended (exit code -9)" in err
     assert all(map(gone, ranks))
@@ -309,7 +310,7 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
 def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, kill: str, said: str
 ) -> None:
-    monkeypatch.setenv("MPI_ENDS_OTHERS", "1")  # rank 0 is then ended by mpiexec, which is not told
+    monkeypatch.setenv("MPI_ENDS_OTHERS", "1")  # rank 0 is then ended by mpiexec, which is not asked
     program = f"import os, time\nif os.environ['PMI_RANK'] == '1': {kill}\ntime.sleep(60)"
     code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
     assert code != 0
@@ -356,7 +357,7 @@ with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
     watch.reach()
     print(watch.hosts[0].fileno() > 1024, watch.hosts[0].facts)
 """
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S)
     assert (done.stdout, done.stderr) == ("True {'host': 'far'}\n", "")
 
 
@@ -372,7 +373,7 @@ def test_nothing_is_left_however_it_is_ended(
         assert folder.stat().st_mode & 0o777 == 0o700
         assert (folder / "ssh").resolve() == Path(lab.launcher).resolve()
         process.send_signal(number)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=LIMIT_S)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
     assert "Traceback" not in err
     assert ("\nrun: interrupted\n" in err) == (number == signal.SIGINT)

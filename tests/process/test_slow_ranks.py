@@ -1,6 +1,7 @@
 """launch/run --hang-s: slow ranks are not taken for hung; what tells the one from the other."""
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -20,8 +21,8 @@ def test_a_rank_that_is_slow_does_not_hang(tmp_path: Path, mark: dict[str, str],
     code, out, err = run(what, tmp_path, mark, "--hang-s", "2")
     assert (code, out) == (0, DONE.replace("start 2", "start 1")), err
     assert "hangs" not in err
-    late = f"run: rank 2 on host {HOST} is late: outside of lb_mpi, computing or blocked in MPI, for 2 s, while the other"
-    assert (late in err) == what.endswith("outside")
+    late = f"run: rank 2 on host {HOST} is late: outside of lb_mpi, computing or blocked in MPI, for [0-9]+ s, while "
+    assert bool(re.search(late, err)) == what.endswith("outside")
 
 
 def seen(turns: int) -> signs.Seen:

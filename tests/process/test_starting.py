@@ -26,17 +26,17 @@ from tools.environment import here
 HOSTS = ("a", "b", "c")
 STEP_S = 10.0
 LIMIT_S = 40.0
-COURSE = 12  # looks, STEP_S apart
+N_LOOKS = 12  # STEP_S apart
 NEVER = 99
 # At which look a rank is there, and says something.
 LIVES = [(0, NEVER), (3, NEVER), (6, NEVER), (NEVER, NEVER), (0, 1), (0, 6), (6, 7)]
 
 
-def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float) -> str:
+def check_lives(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float) -> str:
     """Check at each look that the law allows and asks for all that is said; return who is named first."""
     one = module.FirstSigns(HOSTS, hang_s)
     limit_s = max(hang_s, 30.0)
-    for look in range(COURSE):
+    for look in range(N_LOOKS):
         now = look * STEP_S
         states = [
             RankState(str(rank), HOSTS[rank], spoke=look >= speaks)
@@ -59,12 +59,12 @@ def check_course(module: Any, lives: tuple[tuple[int, int], ...], hang_s: float)
 
 
 def check_all(module: Any) -> list[str]:
-    """All courses of three ranks."""
+    """All lives of three ranks."""
     settings = itertools.product(itertools.product(LIVES, repeat=3), (LIMIT_S, 5.0, 0.0))
-    return [check_course(module, *setting) for setting in settings]
+    return [check_lives(module, *setting) for setting in settings]
 
 
-def test_all_small_courses_keep_the_law() -> None:
+def test_all_lives_of_three_ranks_keep_the_law() -> None:
     said = check_all(hangs)
     assert len(said) == len(LIVES) ** 3 * 3
     assert set(said) == {"", "0", "1", "2"}
@@ -212,7 +212,7 @@ for comm in own, own.Split(0, 0):
 def test_a_wrong_launcher_is_named_once(variables: dict[str, str], arguments: list[str], says: str) -> None:
     clean = {key: value for key, value in here().variables().items() if not key.startswith(("SLURM", "PMI", "OMPI_COMM"))}
     command = [str(here().python), "-W", "ignore", "-c", DOORS, *arguments]
-    done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("lb_mpi:")]
     assert len(lines) == bool(says), lines
@@ -221,8 +221,8 @@ def test_a_wrong_launcher_is_named_once(variables: dict[str, str], arguments: li
 
 def test_a_right_launcher_is_never_named() -> None:
     argv, variables = here().job(2, [str(here().python), "-m", "mpi4py", "-c", DOORS])
-    done = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    done = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=120, cwd=ROOT)
     argv, variables = here().job(1, [str(here().python), "-c", DOORS])
-    alone = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    alone = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=120, cwd=ROOT)
     assert (done.returncode, alone.returncode) == (0, 0), done.stderr + alone.stderr
     assert "lb_mpi:" not in done.stderr + alone.stderr

@@ -17,7 +17,7 @@ from lb_mpi.cli.run.commands import argv
 from lb_mpi.cli.throttle import CREDIT_S, Activity, RestAccount, UsageWatch, own_speed
 from lb_mpi.emulate import VARIABLE, Stops
 from tests.process.lab import until
-from tests.process.started import started
+from tests.process.started import LIMIT_S, started
 
 ROOT = Path(__file__).resolve().parents[2]
 THROTTLE = str(ROOT / "launch" / "throttle")
@@ -135,7 +135,7 @@ def test_mistakes_in_speeds_and_ranks(speeds: str, variables: dict[str, str], sa
 def throttle(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run launch/throttle."""
     command = [sys.executable, THROTTLE, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
 
 
 def python(script: str) -> list[str]:
@@ -206,11 +206,11 @@ os.write(1, b"%f " % used)  # in one piece, since all three write
 
 
 def test_input_output_variables_and_arguments_pass() -> None:
-    script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('told', file=sys.stderr)"
+    script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('said', file=sys.stderr)"
     done = throttle(
         "--speed", "0.5", *python(script), "--speed", "-h", input="given", env={**os.environ, "WORD": "here"}
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "['--speed', '-h'] given here\n", "told\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "['--speed', '-h'] given here\n", "said\n")
 
 
 def test_a_rank_takes_its_own_speed() -> None:
@@ -221,7 +221,7 @@ def test_a_rank_takes_its_own_speed() -> None:
 def test_an_error_of_the_system_on_one_rank_is_said_there() -> None:
     few = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\nos.execv(sys.argv[1], sys.argv[1:])"
     command = [*python(few), *argv(sys.executable, "throttle", "--speeds", "1,1", "true")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, "PMI_RANK": "1"})
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, "PMI_RANK": "1"})
     assert (done.returncode, done.stderr) == (1, "throttle: error: [Errno 24] Too many open files\n")
 
 
@@ -256,14 +256,14 @@ def test_signals_are_sent_on(tmp_path: Path, start: Any, number: signal.Signals)
     process = start("--speed", "0.05", *python(script), str(tmp_path))
     numbers(tmp_path, 1)
     process.send_signal(number)
-    assert process.wait(30) == 5
+    assert process.wait(LIMIT_S) == 5
 
 
 def test_it_dies_by_the_signal_that_the_program_dies_by(tmp_path: Path, start: Any) -> None:
     process = start("--speed", "0.1", *python(NOTE + "note()" + BUSY), str(tmp_path))
     (pid,) = numbers(tmp_path, 1)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == -signal.SIGTERM
+    assert process.wait(LIMIT_S) == -signal.SIGTERM
     assert state(pid) in "ZX"
 
 
@@ -294,7 +294,7 @@ def test_it_works_without_its_guard(tmp_path: Path, start: Any) -> None:
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     for guard in set(map(int, children)) - set(program):
         os.kill(guard, signal.SIGKILL)
-    assert process.wait(30) == 0
+    assert process.wait(LIMIT_S) == 0
     assert process.stderr.read() == ""
 
 
@@ -307,7 +307,7 @@ def test_nothing_is_left_of_a_descendant_that_forgets_its_variables() -> None:
 def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> None:
     stays = FAMILY + "\nif sys.argv[-1] == 'child':\n    while True: pass\nwhile len(os.listdir(sys.argv[1])) < 4: pass"
     process = start("--speed", "0.2", *python(stays), str(tmp_path))
-    assert process.wait(60) == 0
+    assert process.wait(LIMIT_S) == 0
     assert all(state(pid) in "ZX" for pid in numbers(tmp_path, 4))
 
 
@@ -316,7 +316,7 @@ MEASURED = """
 import json, time
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.waiting import Clocks, own_s
-clocks, told = Clocks(), {"speed": throttled()}
+clocks, found = Clocks(), {"speed": throttled()}
 clocks.begin()
 def spin(seconds):
     until = time.thread_time() + seconds
@@ -331,8 +331,8 @@ for name, n, what in (
         after = clocks.look()
         sums[0] += own_s(before, after)
         sums[1] += after.cpu_s - before.cpu_s
-    told[name] = sums
-print(json.dumps(told))
+    found[name] = sums
+print(json.dumps(found))
 """
 
 
@@ -342,13 +342,13 @@ def test_a_stop_does_not_count_as_waiting(around: list[str]) -> None:
     argv = [sys.executable, *around, THROTTLE, "--speed", "0.4", "--", sys.executable, "-c", MEASURED]
     if around:
         argv[1 + len(around) : 1 + len(around)] = [sys.executable]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=100)
-    told = json.loads(done.stdout)
-    assert told["speed"] == (0.2 if around else 0.4)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S)
+    found = json.loads(done.stdout)
+    assert found["speed"] == (0.2 if around else 0.4)
     for name in ("long", "short"):
-        own_s, cpu_s = told[name]
+        own_s, cpu_s = found[name]
         assert own_s < 1.5 * cpu_s, name  # with the time in which it was stopped: 2.5 and more
-    own_s, cpu_s = told["sleep"]
+    own_s, cpu_s = found["sleep"]
     assert own_s > 10 * cpu_s  # it's all of the sleep but queueing, and what it was stopped for
 
 

@@ -22,7 +22,7 @@ BANNED = re.compile(
 )
 PARTS = {"verdict", "told", "tell", "telling", "heard", "served", "unserved", "judge", "judged", "course", "crew"}
 PARTS |= {"ledger", "errand", "worth"}
-FOLDERS = ("lb_mpi", "apps", "benchmarks", "tools", "tests/mpi", "tests/protocol")
+FOLDERS = ("lb_mpi", "apps", "benchmarks", "tools", "tests/mpi", "tests/process", "tests/protocol")
 
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -115,7 +115,8 @@ def command(
 
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
 STACK_S = 5.0
-NEWEST_S = 0.4  # for the ranks' last reports: after Ctrl-C all is over within a second
+NEWEST_S = 0.4  # for the ranks' last reports after Ctrl-C: all is over within a second
+LAST_S = 10.0  # for the same where nobody waits: a restart needs the number of the last save, also from a busy host
 MOST_STACKS = 4  # number of stacks shown
 MOST_NAMED = 8  # ranks without a reported end
 
@@ -181,7 +182,7 @@ class _Run:
         if code is not None:
             self._gone = self._watch.silent()  # Open MPI's mpiexec may exit with 0 after a host has died
         else:
-            self._watch.hear(NEWEST_S)  # the ranks' latest reports, perhaps of a save
+            self._watch.hear(NEWEST_S if self._signals else LAST_S)  # the ranks' latest reports, perhaps of a save
         self._hear()
         seconds = time.monotonic() - self._began
         say(*self._gone, *self._hung, *self._wrong)
