@@ -104,11 +104,11 @@ def step(
         after[v] = here
 
 
-def begin(vertices: Ints) -> Floats:
+def initial(vertices: Ints) -> Floats:
     """(n,) temperatures that depend on the vertex alone: one in a hundred is hot, the others are nearly as cold as air."""
-    dice = scramble(vertices.astype(np.uint64))
-    spread = (dice >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return np.where(dice % np.uint64(100) == 0, HOTTEST, AIR * (1.0 + 0.1 * spread))
+    bits = scramble(vertices.astype(np.uint64))
+    spread = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return np.where(bits % np.uint64(100) == 0, HOTTEST, AIR * (1.0 + 0.1 * spread))
 
 
 def scramble(bits: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
@@ -135,7 +135,7 @@ def time_step(comm: MPI.Comm, plan: HaloPlan) -> float:
     return 0.5 / greatest if greatest > 0.0 else 0.0
 
 
-def matters(comm: MPI.Intracomm, graph: Graph | None, work: int) -> dict[str, Any]:
+def saved_options(comm: MPI.Intracomm, graph: Graph | None, work: int) -> dict[str, Any]:
     """What a saved run has to have in common with this one; the graph by its content, wherever its file lies now."""
     words = None
     if graph is not None:
@@ -157,7 +157,7 @@ def simulate(
     """The heat: (n_local,) temperatures after the last step, and the CPU seconds of computing."""
     n = len(plan.vertices)
     heat, after = np.zeros((2, n + len(plan.ghosts)))
-    heat[:n] = begin(plan.vertices) if steps.arrays is None else steps.arrays["heat"]
+    heat[:n] = initial(plan.vertices) if steps.arrays is None else steps.arrays["heat"]
     slow = lb_mpi.throttle(speed)
     block = max(1, BLOCK_SUBSTEPS // work)
 
@@ -201,7 +201,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     )
     setup_s = time.perf_counter() - began
     with plan:
-        how: dict[str, Any] = {"index": plan.vertices, "options": matters(comm, graph, options.work)}
+        how: dict[str, Any] = {"index": plan.vertices, "options": saved_options(comm, graph, options.work)}
         steps = SavedSteps(comm, options.save, options.save_every, options.steps, **how)
         dt = time_step(comm, plan)
         barrier(comm)

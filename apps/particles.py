@@ -72,12 +72,12 @@ def cells(shape: tuple[int, int]) -> Graph:
     return Graph.from_edges(rows * columns, tails, heads)
 
 
-def begin(n: int, shape: tuple[int, int]) -> Floats:
+def initial(n: int, shape: tuple[int, int]) -> Floats:
     """(n, 3) number, row and column of all particles, evenly at random, depending on their numbers alone."""
     numbers = np.arange(n)
-    dice = scramble(np.stack([2 * numbers, 2 * numbers + 1], axis=1).astype(np.uint64))
-    places = (dice >> np.uint64(11)).astype(np.float64) * 2.0**-53 * shape
-    return np.column_stack([numbers.astype(np.float64), places])
+    bits = scramble(np.stack([2 * numbers, 2 * numbers + 1], axis=1).astype(np.uint64))
+    positions = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53 * shape
+    return np.column_stack([numbers.astype(np.float64), positions])
 
 
 def cells_of(particles: Floats, columns: int) -> Ints:
@@ -86,7 +86,7 @@ def cells_of(particles: Floats, columns: int) -> Ints:
 
 
 @njit(cache=True)
-def blow(particles: Floats, rows: int, columns: int, centre_row: float, centre_column: float, work: int) -> None:
+def advect(particles: Floats, rows: int, columns: int, centre_row: float, centre_column: float, work: int) -> None:
     """Move (n, 3) particles by one step: half a cell at most, in substeps, around the centre and towards it."""
     for k in range(len(particles)):
         row, column = particles[k, 1], particles[k, 2]
@@ -158,7 +158,7 @@ def simulate(
     for step in range(steps):
         for begins in range(0, len(particles), block):
             with slow:
-                blow(particles[begins : begins + block], *shape, *centre(step, shape), work)
+                advect(particles[begins : begins + block], *shape, *centre(step, shape), work)
         particles, first = sort(exchange(comm, plan, owners, particles, shape[1]), plan.vertices, shape[1])
         if rebalance:
             by_cell = [particles[a:b] for a, b in zip(first[:-1].tolist(), first[1:].tolist(), strict=True)]
@@ -181,7 +181,7 @@ def unpack(data: bytes) -> Floats:
 
 def compile_kernels(*, rebalance: bool = False) -> None:
     """Compile the step, and what a rebalancing needs (or load it from the cache)."""
-    blow(np.zeros((0, 3)), 1, 1, 0.0, 0.0, 1)
+    advect(np.zeros((0, 3)), 1, 1, 0.0, 0.0, 1)
     if rebalance:
         load_kernels()
 
@@ -198,7 +198,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     graph = agree(comm, lambda: cells(shape) if comm.rank == 0 else None)
     compile_once(comm, lambda: compile_kernels(rebalance=options.rebalance))
     with lb_mpi.distribute(comm, graph, emulated_speed=speed.now) as plan:
-        everything = begin(options.particles, shape)  # on each rank, and then only its own
+        everything = initial(options.particles, shape)  # on each rank, and then only its own
         mine = everything[np.isin(cells_of(everything, shape[1]), plan.vertices)]
         del everything
         barrier(comm)

@@ -7,9 +7,10 @@ mpiexec -n 4 python -m apps.weather --balance fos --bound 0.03
 mpiexec -n 4 python -m apps.weather --speeds 0.8,0.4,0.2,0.2 --speed-changes 1:3:6:0.33
 mpiexec -n 4 python -m apps.weather --save saves --save-every 10
 
-Wind couples neighbouring columns of air, so every rank keeps its block of the grid, and swaps margins with four neighbours.
-Physics takes nearly all the time.  It happens within a column, costs more by day and most in a storm, and so it moves: its
-columns are lent to where they are computed soonest.  The last field is the same to the last bit with any balancing.
+Wind couples neighbouring columns of air, so every rank keeps its block of the grid, and exchanges its halo with four
+neighbours.  Physics takes nearly all the time.  It happens within a column, costs more by day and most in a storm, and so it
+moves: its columns are lent to where they are computed soonest.  The last field is the same to the last bit with any
+balancing.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Block:
-    """This rank's part of the grid: its cells, and the same with a margin of the neighbours'.
+    """This rank's part of the grid: its cells, and the same with a halo of the neighbours'.
 
     Longitude comes first, so that neighbours in memory have the same hour, and cost about the same.
     """
@@ -89,8 +90,8 @@ class Block:
         longitude, latitude = np.arange(lon, lon + self.n_lon), np.arange(lat, lat + self.n_lat)
         self.index: Ints = np.add.outer(longitude * latitudes, latitude).ravel()  # (lon * lat,) of columns, in the grid
         self.climate = Climate(shape, slice(lon, lon + self.n_lon), slice(lat, lat + self.n_lat))
-        self.cells: Floats = self.climate.begin(levels)  # (lon, lat, levels) temperatures
-        self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))  # the same, with a margin
+        self.cells: Floats = self.climate.initial(levels)  # (lon, lat, levels) temperatures
+        self.air = np.zeros((self.n_lon + 2, self.n_lat + 2, levels))  # the same, with a halo
         self._comm = comm
         self._west, self._east = (row * columns + (column + side) % columns for side in (-1, 1))
         self._south, self._north = (
@@ -106,8 +107,8 @@ class Block:
     def columns(self, columns: Floats) -> None:
         self.cells = columns.reshape(self.n_lon, self.n_lat, -1)
 
-    def fill_margins(self) -> None:
-        """Swap margins with the neighbours; the grid is closed from east to west, and ends at the poles."""
+    def exchange_halo(self) -> None:
+        """Exchange the halo with the neighbours; the grid is closed from east to west, and ends at the poles."""
         air, cells = self.air, self.cells
         air[1:-1, 0], air[1:-1, -1] = cells[:, 0], cells[:, -1]  # at the poles; elsewhere the neighbours' come
         swaps = [
@@ -116,7 +117,7 @@ class Block:
             (self._south, 2, cells[:, 0], air[1:-1, -1], self._north),
             (self._north, 3, cells[:, -1], air[1:-1, 0], self._south),
         ]
-        arrived = [(margin, margin.copy()) for _, _, _, margin, _ in swaps]
+        arrived = [(halo, halo.copy()) for _, _, _, halo, _ in swaps]
         requests = [
             self._comm.Irecv(buffer, source, tag)
             for (_, tag, _, _, source), (_, buffer) in zip(swaps, arrived, strict=True)
@@ -124,14 +125,14 @@ class Block:
         requests += [self._comm.Isend(edge.copy(), target, tag) for target, tag, edge, _, _ in swaps]
         for request in requests:
             wait(self._comm, request)
-        for margin, buffer in arrived:
-            margin[...] = buffer
+        for halo, buffer in arrived:
+            halo[...] = buffer
 
     def fill(self) -> None:
-        """Put the cells inside the margins: after these, for which the neighbours wait."""
+        """Put the cells inside the halo: after it, for which the neighbours wait."""
         self.air[1:-1, 1:-1] = self.cells
 
-    def blow(self) -> None:
+    def advect(self) -> None:
         """The stencil: new cells."""
         self.cells = np.empty_like(self.cells)
         wind(self.air, self.cells)
@@ -172,10 +173,10 @@ def simulate(block: Block, steps: SavedSteps, speed: Varying, balancer: lb_mpi.B
 
     for step in steps(lambda: {"air": block.columns}):
         cpu_s, began = 0.0, time.perf_counter()
-        block.fill_margins()
+        block.exchange_halo()
         with slow:
             block.fill()
-            block.blow()
+            block.advect()
             sun, storm, columns = block.climate.sun(step), block.climate.storm(step), block.columns
         dynamics_s, slow.cpu_s = slow.cpu_s, 0.0
         if balancer is None:
@@ -212,8 +213,8 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     integer("--steps", options.steps, 1)
     own = comm.Dup()
     block = agree(own, lambda: Block(own, options.shape, options.levels))
-    matters = {"app": "weather", "shape": list(options.shape), "levels": options.levels}
-    steps = SavedSteps(own, options.save, options.save_every, options.steps, index=block.index, options=matters)
+    in_common = {"app": "weather", "shape": list(options.shape), "levels": options.levels}
+    steps = SavedSteps(own, options.save, options.save_every, options.steps, index=block.index, options=in_common)
     if steps.arrays is not None:
         block.columns = steps.arrays["air"]
     compile_once(comm, compile_kernels)
@@ -273,7 +274,7 @@ def main(comm: MPI.Intracomm, options: argparse.Namespace) -> tuple[dict[str, An
     return answer, [
         *steps.words,
         f"{seconds:.3f} s; lower bound {bound_s:.3f} s (CPU seconds of wind and physics at the speeds of all ranks as they "
-        "were; no margins, waiting, balancing)",
+        "were; no halo exchange, waiting, balancing)",
         *(
             f"speeds as from {moment:g} s on: "
             + ("not settled" if n is None else f"settled after {n} steps (imbalance at most {SETTLED:.0%}, twice)")

@@ -34,7 +34,7 @@ class Climate:
         self._lat, self._cos_lat = lat[latitudes], np.sin(np.pi * lat)[latitudes]
         self._all_lon, self._longitudes = (np.arange(shape[1]) + 0.5) / shape[1], longitudes
 
-    def begin(self, levels: int) -> Floats:
+    def initial(self, levels: int) -> Floats:
         """(lon, lat, levels) temperatures: colder upwards and polewards."""
         height = 1.0 - (np.arange(levels) + 0.5) / levels
         surface = 260.0 + 40.0 * self._cos_lat
@@ -120,7 +120,7 @@ def stir(air: Floats) -> None:
 def wind(air: Floats, after: Floats) -> None:
     """One step of the stencil: the air moves eastwards and mixes with its four neighbours.
 
-    `air` is (lon + 2, lat + 2, levels) with a margin of the neighbours' cells; `after`, (lon, lat, levels), is written.
+    `air` is (lon + 2, lat + 2, levels) with a halo of the neighbours' cells; `after`, (lon, lat, levels), is written.
     """
     n, m, levels = air.shape
     for i in range(1, n - 1):

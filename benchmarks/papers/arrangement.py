@@ -63,12 +63,12 @@ class Case(NamedTuple):
         """(9! / A,) p of all arrangements, each for A of them."""
         return ratios(self.graph, speeds[self.orders])
 
-    def place(self, speeds: Floats) -> Place:
+    def ranking(self, speeds: Floats) -> Ranking:
         """All arrangements of the (9,) speeds; kept, since several lines need those of the same speeds."""
         key = (*(ends.tobytes() for ends in self.graph.edges()), speeds.tobytes())
-        if key not in PLACES:
-            PLACES[key] = Place(np.sort(self.values(speeds)), len(self.symmetries))
-        return PLACES[key]
+        if key not in RANKINGS:
+            RANKINGS[key] = Ranking(np.sort(self.values(speeds)), len(self.symmetries))
+        return RANKINGS[key]
 
     def greedy(self, speeds: Floats) -> Floats:
         """p of the paper's greedy, of each outcome that there is when several positions are equally good: ascending."""
@@ -93,7 +93,7 @@ class Case(NamedTuple):
         return min(map(tuple, np.array(placed)[self.symmetries].tolist()))
 
 
-class Place(NamedTuple):
+class Ranking(NamedTuple):
     """The values of all arrangements, where each stands for several."""
 
     values: Floats  # ascending
@@ -126,7 +126,7 @@ class Place(NamedTuple):
         return 100.0 * self.below(p) / ALL
 
 
-PLACES: dict[tuple[bytes, ...], Place] = {}
+RANKINGS: dict[tuple[bytes, ...], Ranking] = {}
 
 
 def confirmed(case: Case, speeds: Floats) -> bool:
@@ -344,7 +344,7 @@ def _normal(values: Floats) -> Item:
 
 
 def plot(plt: Any, drawn: Draw) -> Any:
-    """The histogram of the first set of speeds, with the place of each method."""
+    """The histogram of the first set of speeds, with p of each method."""
     figure, axis = plt.subplots(figsize=(9, 4.6), layout="constrained")
     counts, *_ = axis.hist(drawn.values, bins=120, color="0.75")
     for colour, method in zip(("tab:red", "tab:orange", "tab:green"), BY, strict=True):
@@ -384,7 +384,7 @@ def experiment_1(run: Run, section: Section, known: Known) -> None:
     for row in printed:
         case = of_column(int(row["column"]))
         p = float(case.greedy(ONE_TO_NINE)[0])
-        items += _column(row, case, case.place(ONE_TO_NINE), p, known)
+        items += _column(row, case, case.ranking(ONE_TO_NINE), p, known)
         own += _within_the_row(row)
         agreeing = ", ".join(one["column"] for one in printed if Printed(one["p1"]).agrees(p)) or "none"
         lists.append([case.name, f"{p:.2f}", *_by_methods(case), agreeing])
@@ -406,28 +406,28 @@ def _by_methods(case: Case) -> list[str]:
     return [f"{arrange(case.graph, ONE_TO_NINE, method=method).p:.2f}" for method in METHODS]
 
 
-def _column(row: dict[str, str], case: Case, place: Place, p: float, known: Known) -> list[Item]:
+def _column(row: dict[str, str], case: Case, ranking: Ranking, p: float, known: Known) -> list[Item]:
     """The items of one printed column against all arrangements; p is that of our greedy."""
     name, sound = case.name, known.sound and confirmed(case, ONE_TO_NINE)
     if case is candidate():
-        return _column_of_candidate(row, place, p, sound, known)
+        return _column_of_candidate(row, ranking, p, sound, known)
     printed = {key: Printed(row[key]) for key in ("p1", "pmin", "pmax")}
     items = [
-        compare(f"{name}: {what}", row[key], value, error=_impossible(printed[key], place, sound))
+        compare(f"{name}: {what}", row[key], value, error=_impossible(printed[key], ranking, sound))
         for what, key, value in (
             ("p of the greedy", "p1", p),
-            ("least p", "pmin", place.least),
-            ("greatest p", "pmax", place.greatest),
+            ("least p", "pmin", ranking.least),
+            ("greatest p", "pmax", ranking.greatest),
         )
     ]
     # Whatever p is printed as p1: these are the least and the greatest numbers that it can have.
     p1 = printed["p1"]
     model = known.of(name, "0")
     for what, key, function in (
-        ("Pr, %", "Pr_percent", place.relative),
-        ("arrangements below", "N_below", place.below),
-        ("arrangements above", "N_above", place.above),
-        ("Pct, %", "Pct_percent", place.percentile),
+        ("Pr, %", "Pr_percent", ranking.relative),
+        ("arrangements below", "N_below", ranking.below),
+        ("arrangements above", "N_above", ranking.above),
+        ("Pct, %", "Pct_percent", ranking.percentile),
     ):
         low, high = sorted((float(function(p1.least)), float(function(p1.most))))
         span = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
@@ -439,20 +439,20 @@ def _column(row: dict[str, str], case: Case, place: Place, p: float, known: Know
         error = error._replace(text=f"{error.text}; {said.text}")
         items.append(compare(f"{name}: {what}", row[key], float(function(p)), error=error, **_reasons(said, sound)))
     best = f"{name}: p of the best arrangement, against the greedy's"
-    return [*items, compare(best, row["p1"], place.least, better="less", error=_impossible(p1, place, sound))]
+    return [*items, compare(best, row["p1"], ranking.least, better="less", error=_impossible(p1, ranking, sound))]
 
 
-def _column_of_candidate(row: dict[str, str], place: Place, p: float, sound: bool, known: Known) -> list[Item]:
+def _column_of_candidate(row: dict[str, str], ranking: Ranking, p: float, sound: bool, known: Known) -> list[Item]:
     """The items of column 8: nothing of a candidate is called the same, and what it was chosen by explains nothing."""
     model, chosen = known.of("C8", "0"), Evidence("C8 was chosen by this number, so it says nothing of it", sound)
     ours = {
         "p1": p,
-        "pmin": place.least,
-        "pmax": place.greatest,
-        "Pr_percent": place.relative(p),
-        "N_below": place.below(p),
-        "N_above": place.above(p),
-        "Pct_percent": place.percentile(p),
+        "pmin": ranking.least,
+        "pmax": ranking.greatest,
+        "Pr_percent": ranking.relative(p),
+        "N_below": ranking.below(p),
+        "N_above": ranking.above(p),
+        "Pct_percent": ranking.percentile(p),
     }
     items = []
     for key, value in ours.items():
@@ -467,11 +467,11 @@ def _reasons(said: Evidence, sound: bool) -> dict[str, Any]:
     return {"model": Evidence(said.text, sound and said.holds), "lost": outside}
 
 
-def _impossible(printed: Printed, place: Place, sound: bool) -> Evidence:
+def _impossible(printed: Printed, ranking: Ranking, sound: bool) -> Evidence:
     """Whether no arrangement has the printed p."""
-    if printed.least > place.greatest:
-        return Evidence(f"no arrangement of all {ALL:,} is above {place.greatest:.2f}", sound)
-    return Evidence(f"no arrangement of all {ALL:,} is below {place.least:.2f}", sound and printed.most < place.least)
+    if printed.least > ranking.greatest:
+        return Evidence(f"no arrangement of all {ALL:,} is above {ranking.greatest:.2f}", sound)
+    return Evidence(f"no arrangement of all {ALL:,} is below {ranking.least:.2f}", sound and printed.most < ranking.least)
 
 
 def _within_the_row(row: dict[str, str]) -> list[Item]:
@@ -577,10 +577,10 @@ class Cell(NamedTuple):
 def solve(case: Case, number: str, printed: Printed) -> Cell:
     """The cell of a set of speeds; of several outcomes of the greedy that whose Pr is nearest to the printed one."""
     speeds = sets_of_speeds()[number]
-    place, found = case.place(speeds), case.greedy(speeds)
-    p = float(min(found, key=lambda one: abs(place.relative(one) - printed.value)))
-    best = arrange(case.graph, speeds).p <= place.least * (1.0 + TIE)
-    return Cell(case.name, number, place.relative(p), place.percentile(p), best, confirmed(case, speeds))
+    ranking, found = case.ranking(speeds), case.greedy(speeds)
+    p = float(min(found, key=lambda one: abs(ranking.relative(one) - printed.value)))
+    best = arrange(case.graph, speeds).p <= ranking.least * (1.0 + TIE)
+    return Cell(case.name, number, ranking.relative(p), ranking.percentile(p), best, confirmed(case, speeds))
 
 
 def experiment_2(run: Run, section: Section, known: Known) -> None:
@@ -680,7 +680,7 @@ def conclusions(cells: Sequence[Cell]) -> list[Item]:
     """Compare the conclusions of the paper from its experiments, and the numbers of its example in section 3."""
     pr = np.array([cell.relative for cell in cells]).reshape(-1, N)
     pct = max(cell.percentile for cell in cells)
-    spans = {name: case.place(ONE_TO_NINE) for name, case in cases().items()}
+    spans = {name: case.ranking(ONE_TO_NINE) for name, case in cases().items()}
     none = not any(Printed(text).agrees(getattr(one, end)) for one in spans.values() for text, end in EXAMPLE)
     reason = Evidence("its graph and speeds aren't among the printed data, and no graph of table 1 gives it", none)
     some = f"greatest Pr {pr.max():.1f} %, {(pr < 10.0).mean():.0%} of {pr.size} below 10 %"

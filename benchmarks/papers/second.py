@@ -282,8 +282,8 @@ def in_lock_step(cells: Any, size: int, threshold: float) -> tuple[int, int]:
         for thief in range(size):
             if steps == 1 or loads[thief]:
                 continue
-            place = ring.index(thief)
-            around = ring[place + 1 :] + ring[:place]
+            index = ring.index(thief)
+            around = ring[index + 1 :] + ring[:index]
             while around:
                 victim = max(around, key=lambda rank: loads[rank])  # of equal ones the first
                 if not loads[victim] > threshold:

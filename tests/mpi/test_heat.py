@@ -130,7 +130,7 @@ def test_heat_flows_and_is_lost() -> None:
     with lb_mpi.distribute(COMM, parse("ring:60") if COMM.rank == 0 else None, method="block") as plan:
         dt = heat.time_step(COMM, plan)
         assert dt == 0.25
-        begun = heat.begin(plan.vertices)
+        begun = heat.initial(plan.vertices)
         steps = SavedSteps(COMM, None, 0, 50, index=plan.vertices, options={})
         ended, cpu_s = heat.simulate(plan, dt, steps, 2, 1.0)
     assert cpu_s > 0

@@ -31,8 +31,8 @@ def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPat
 
 def test_particles_stay_within_their_neighbourhood() -> None:
     """In a step, a particle reaches one of the cells around its own at most."""
-    places = particles.begin(5000, (9, 12))
-    before = places.copy()
-    particles.blow(places, 9, 12, 4.0, 6.0, 7)
-    assert np.abs(places[:, 1:] - before[:, 1:]).max() <= 1.0
-    assert len(np.unique(particles.cells_of(places, 12))) > 50
+    positions = particles.initial(5000, (9, 12))
+    before = positions.copy()
+    particles.advect(positions, 9, 12, 4.0, 6.0, 7)
+    assert np.abs(positions[:, 1:] - before[:, 1:]).max() <= 1.0
+    assert len(np.unique(particles.cells_of(positions, 12))) > 50

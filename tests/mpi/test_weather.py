@@ -91,15 +91,15 @@ def test_steps_until_it_has_settled() -> None:
     assert found == [1, 0, 4, 4, None]
 
 
-def test_margins_are_the_neighbours_cells() -> None:
+def test_the_halo_has_the_neighbours_cells() -> None:
     block = weather.Block(COMM, (24, 48), 3)
-    whole = Climate((24, 48), slice(0, 48), slice(0, 24)).begin(3)
+    whole = Climate((24, 48), slice(0, 48), slice(0, 24)).initial(3)
     whole += np.arange(24 * 48).reshape(48, 24, 1)
     rows, columns = weather.most_square_mesh(COMM.size)
     row, column = divmod(COMM.rank, columns)
     lat, lon = row * block.n_lat, column * block.n_lon
     block.columns = whole[lon : lon + block.n_lon, lat : lat + block.n_lat].reshape(-1, 3)
-    block.fill_margins()
+    block.exchange_halo()
     block.fill()
     padded = np.pad(np.pad(whole, ((1, 1), (0, 0), (0, 0)), mode="wrap"), ((0, 0), (1, 1), (0, 0)), mode="edge")
     part = padded[lon : lon + block.n_lon + 2, lat : lat + block.n_lat + 2]

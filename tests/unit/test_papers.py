@@ -112,15 +112,15 @@ def test_arrangements_stand_for_those_that_are_the_same_up_to_symmetry():
     case = cases()["T7"]
     assert len(case.symmetries) == 72
     assert len(case.orders) * 72 == ALL
-    place, rng = case.place(arrangement.ONE_TO_NINE), np.random.default_rng(0)
+    ranking, rng = case.ranking(arrangement.ONE_TO_NINE), np.random.default_rng(0)
     some = rng.permuted(np.tile(arrangement.ONE_TO_NINE, (20, 1)), axis=1)
     for layout, p in zip(some, ratios(case.graph, some), strict=True):
-        assert np.abs(place.values - p).min() < 1e-8
+        assert np.abs(ranking.values - p).min() < 1e-8
         assert ratios(case.graph, layout[case.symmetries]) == pytest.approx(p)
-    assert place.below(place.greatest) + place.above(place.greatest) < ALL
-    assert place.below(1e9) == place.above(0.0) == ALL
+    assert ranking.below(ranking.greatest) + ranking.above(ranking.greatest) < ALL
+    assert ranking.below(1e9) == ranking.above(0.0) == ALL
     row = rows("arrangement_table1.csv")[4]
-    column = outcomes(arrangement._column(row, case, place, 23.93521642, arrangement.Known(stopping.read(), True)))
+    column = outcomes(arrangement._column(row, case, ranking, 23.93521642, arrangement.Known(stopping.read(), True)))
     assert (column["T7: p of the greedy"], column["T7: least p"]) == (SAME, MISPRINT)
 
 
@@ -211,12 +211,12 @@ def broken(case, patch):
 
 def test_no_reason_counts_when_the_second_implementation_disagrees(known, monkeypatch):
     case, speeds = cases()["T7"], arrangement.ONE_TO_NINE
-    row, place, p = rows("arrangement_table1.csv")[4], case.place(speeds), float(case.greedy(speeds)[0])
+    row, ranking, p = rows("arrangement_table1.csv")[4], case.ranking(speeds), float(case.greedy(speeds)[0])
     assert arrangement.confirmed(case, speeds)
-    assert DIFFERS not in outcomes(arrangement._column(row, case, place, p, known)).values()
+    assert DIFFERS not in outcomes(arrangement._column(row, case, ranking, p, known)).values()
     assert not broken(case, monkeypatch)
     monkeypatch.setattr(arrangement, "confirmed", lambda *args: False)
-    assert DIFFERS in outcomes(arrangement._column(row, case, place, p, known)).values()
+    assert DIFFERS in outcomes(arrangement._column(row, case, ranking, p, known)).values()
 
 
 def test_a_cell_is_explained_only_by_a_prediction_that_is_the_printed_number(known):
