@@ -383,32 +383,6 @@ def test_neighbours_decide_by_the_same_numbers_on_all_ranks() -> None:
             assert (policy.trigger.cost_s > 0.0) == (SIZE > 1)
 
 
-def test_migrate_takes_the_costs_that_map_has_measured() -> None:
-    rows = numbers(100, 2)
-    rows[:, 0] = RANK + 10
-    total = COMM.allreduce(rows.sum(axis=0))
-
-    def function(block: NDArray[np.float64]) -> NDArray[np.float64]:
-        spin(20e-6 * float((block[:, 0] - 9).sum()))  # a row of rank k costs k + 1 times one of rank 0
-        return block
-
-    with lb_mpi.Balancer(COMM, when="always") as balancer:
-        for _ in range(20):  # as above
-            for _ in range(3):
-                rows = balancer.map_rows(function, rows)
-            rows = balancer.migrate(rows)
-            last = balancer.last
-            assert last is not None
-            if last.rows_moved or SIZE == 1:
-                break
-        for _ in range(3):
-            rows = balancer.map_rows(function, rows)
-        assert COMM.allreduce(rows.sum(axis=0)) == pytest.approx(total, rel=1e-12)
-    if SIZE > 1:
-        assert last.rows_moved > 0
-        assert last.imbalance_after < last.imbalance_before
-
-
 def again_and_again(call: Callable[[], object]) -> None:
     for _ in range(100):
         call()

@@ -30,7 +30,7 @@ from multiprocessing import Pool, get_context
 from multiprocessing.pool import Pool as SamePool, ThreadPool
 
 from mpi4py import MPI
-from mpi4py.futures import MPICommExecutor, MPIPoolExecutor
+from mpi4py.futures import MPICommExecutor, MPIPoolExecutor, get_comm_workers
 
 import lb_mpi
 
@@ -54,6 +54,9 @@ def odd(x):
     if x == 3:
         raise Local(x, x)
     return 1 // (x % 2)
+
+def workers():
+    return get_comm_workers()
 
 def outcomes(results):
     while True:
@@ -91,6 +94,7 @@ def main():
         print(error)
     with MPIPoolExecutor(max_workers=3, path=["."]) as executor:
         print(list(executor.map(pow, [2, 3], [2, 2])), MPI.COMM_WORLD.size)
+        print(str(executor.submit(workers).exception()).partition(" (")[0])
     with MPICommExecutor(MPI.COMM_WORLD, root=0) as executor:
         if executor is not None:
             print(executor.submit(abs, -2).result())
@@ -107,12 +111,14 @@ def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
         "1 TaskError", "1 TaskError", "1 RemoteTraceback", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
         "a Condition of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
-        "[4, 9] 3", "2", "",
+        "[4, 9] 3",
+        "get_comm_workers(): each task of lb_mpi has one rank: expected a pool of the first ranks of groups", "2", "",
     ]))  # fmt: skip
 
 
 HABITS = """
 import concurrent.futures
+import itertools
 import multiprocessing
 import warnings
 
@@ -141,7 +147,17 @@ def nested(k):
     with multiprocessing.Pool(2, begin, (k,)) as pool:
         return max(pool.map(abs, [-k]))
 
+def stream():
+    for k in itertools.count():
+        read.append(k)
+        yield k
+
+read = []
+
 def main():
+    with multiprocessing.Pool(2) as pool:
+        print(*itertools.islice(pool.imap(abs, stream()), 50), len(read) < 10_000)
+        print(sorted(pool.imap_unordered(abs, iter(range(5)), 2)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with multiprocessing.Pool(3, begin, (multiprocessing.RLock(),), maxtasksperchild=2) as pool:
@@ -164,8 +180,9 @@ if __name__ == "__main__":
 
 
 def test_habits_of_multiprocessing(tmp_path: Path) -> None:
-    """Locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
+    """Endless iterators, locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
     assert run(tmp_path, "multiprocessing", HABITS) == (0, "\n".join([
+        " ".join(map(str, range(50))) + " True", "[0, 1, 2, 3, 4]",
         "465 ['A', 'B', 'C'] [1, 2]", "[[False, True], [True, False]]", "[0, 0, 1, 3, 6] 1",
         "maxtasksperchild = 2 timeout = 9", "465 10", "465", "True 506", "",
     ]))  # fmt: skip
@@ -242,24 +259,6 @@ def test_concurrent_futures(tmp_path: Path) -> None:
     ]))  # fmt: skip
 
 
-GROUPS = """
-def task(_):
-    from mpi4py.futures import get_comm_workers
-    return get_comm_workers()
-
-if __name__ == "__main__":
-    from mpi4py.futures import MPIPoolExecutor
-    with MPIPoolExecutor() as executor:
-        print(executor.submit(task, 0).exception())
-"""
-
-
-def test_a_task_that_wants_several_ranks_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    code, said = run(tmp_path, "mpi4py.futures", GROUPS)
-    assert code == 0
-    assert "get_comm_workers(): each task of lb_mpi has one rank: expected a pool of the first ranks of groups" in said
-
-
 @pytest.mark.parametrize(("names", "script", "alone"), [
     ("multiprocessing", "import sys\nsys.exit(0)", True), ("multiprocessing", "raise SystemExit(3)", False),
 ])  # fmt: skip
@@ -327,36 +326,3 @@ def test_a_name_that_is_not_there(tmp_path: Path) -> None:
     code, said = run(tmp_path, "multiprocessing,dask", "")
     assert code == 2
     assert "--as = 'dask': expected one of concurrent.futures, joblib, mpi4py.futures, multiprocessing, schwimmbad" in said
-
-
-ENDLESS = """
-import itertools
-import multiprocessing
-
-read = []
-
-
-def stream():
-    for k in itertools.count():
-        read.append(k)
-        yield k
-
-
-def square(k):
-    return k * k
-
-
-if __name__ == "__main__":
-    with multiprocessing.Pool(2) as pool:
-        for n, one in enumerate(pool.imap(square, stream())):
-            assert one == n * n
-            if n == 50:
-                print("fifty results")
-                break
-        assert len(read) < 10_000, len(read)
-        print(sorted(pool.imap_unordered(square, iter(range(5)), 2)))
-"""
-
-
-def test_an_endless_iterator_in_imap(tmp_path: Path) -> None:
-    assert run(tmp_path, "multiprocessing", ENDLESS) == (0, "fifty results\n[0, 1, 4, 9, 16]\n")
