@@ -5,6 +5,8 @@ that it needs for that.  The usual seconds per tick are used, so that a single d
 speed is the work done; so the balanced time follows without any estimate of row costs.
 - All that a rank knows of all others is a few sums and maxima, from one reduction in each call (`lb_mpi.reduction`).  They
   have the same bits on all ranks, so all ranks decide the same.
+- As long as no plan lends rows, a rank that needs less time than others has cheaper rows, or is faster: whichever explains
+  more is believed.  After that, speeds are known.
 - Rows that a rank computed for others because it was dry were not planned: they count where they were planned.
 - The kept part of planned loans (`knowledge.kept`) counts for the planned borrower, whoever computed it.
 - A rank that comes late to a round, because it needs longer between rounds, has less time for rows: it counts as if it
@@ -76,6 +78,14 @@ class _Sums(NamedTuple):
     rows: int  # lent
     bytes: int  # sent
     home: int  # rows
+
+    @property
+    def even_s(self) -> float:
+        """Seconds of each rank if all needed the same, while no rank has computed rows of others.
+
+        Ranks may be uneven since the costs of their rows differ, or their speeds: whichever explains more.
+        """
+        return min(self.work / self.speed, self.home / (UNIT * self.home_rate) if self.home_rate else math.inf)
 
 
 class _Maxima(NamedTuple):
@@ -170,6 +180,7 @@ class Decider:
         if not home:
             self._stayed_s.clear()
         else:
+            report = report._replace(home=len(knowledge.costs or ()))
             self._stayed_s.append(report.busy_s)
             work = work if self.ways.learning else median(self._stayed_s) * speed + late  # noise does not last
         done = (own_s * speed if home else max(0.0, report.ticks * tick_work + report.helped)) + late
@@ -215,7 +226,8 @@ class Decider:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0
         known = not most.unknown
-        levels = Levels(above(most.now_s, balanced_s), most.now_s, most.home_s, balanced_s) if known else Levels()
+        even_s = balanced_s if policy.lending else min(balanced_s, total.even_s)
+        levels = Levels(above(most.now_s, even_s), most.now_s, most.home_s, even_s) if known else Levels()
         if self.ways.learning:
             decision = self._begin(total, levels, most.spent_s, last_s)
         else:
@@ -267,8 +279,8 @@ class Decider:
         """End a quick call, or one at home; the decision."""
         if self.ways.home:
             self.policy.trigger.hold()
-            mean_s, own = total.work / total.speed, above(most.now_s, total.done / total.speed)
-            choice = self.ways.stayed(last_s, above(most.home_s, mean_s), own, most.home_s - mean_s)
+            even_s, own = total.even_s, above(most.now_s, total.done / total.speed)
+            choice = self.ways.stayed(last_s, above(most.home_s, even_s), own, most.home_s - even_s)
         else:
             mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
@@ -278,14 +290,10 @@ class Decider:
         return held if choice is None else self._choose(held, choice)
 
     def _begin(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
-        """End one of the first calls; the decision.
-
-        Ranks may be uneven since the costs of their rows differ, or their speeds: whichever explains more.
-        """
-        even_s = min(total.work / total.speed, total.home / (UNIT * total.home_rate) if total.home_rate else math.inf)
+        """End one of the first calls; the decision."""
         decision = self.policy.decide(self._size, levels, spent_s)
         pays = decision.reason is not BalanceReason.NO_GAIN
-        uneven, numbers = self.ways.learned(last_s, above(levels.home_s, even_s), pays=pays)
+        uneven, numbers = self.ways.learned(last_s, above(levels.home_s, total.even_s), pays=pays)
         first = pays and numbers and not uneven
         return (Decision(BalanceReason.FIRST) if first else decision)._replace(quick=0, about=numbers)
 
