@@ -34,15 +34,6 @@ def test_one_node_past_its_peak() -> None:
     assert paper.lower_bound == 6.0
 
 
-def test_a_filled_node_and_others_that_share_the_rest() -> None:
-    result = allocate(12, [1, 1, 1, 5], edge_probability=1.0, exchange=1.0, cap=[10, 4, 4, 4])
-    assert result.counts.tolist() == [10, 1, 1, 0]
-    assert result.makespan == 30.0  # shared evenly, four tasks on one node take 36
-    talk = {"edge_probability": 0.5, "exchange": 1.0, "wait_probability": 0.25, "wait": 4.0}
-    waits = allocate(12, [1, 1, 1, 5], **talk, cap=[10, 4, 4, 4])  # 0.5 (1 + 0.25 * 4) = 1
-    assert (waits.counts.tolist(), waits.makespan, waits.method) == (result.counts.tolist(), 30.0, "exact")
-
-
 def test_without_talk_by_speed() -> None:
     assert allocate(7, [1, 2, 4]).counts.tolist() == [4, 2, 1]
     assert allocate(1000, [1.0, 2.0, 4.0]).counts.tolist() == [572, 286, 142]

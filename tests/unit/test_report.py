@@ -211,9 +211,7 @@ def test_clocks_of_hosts_are_aligned() -> None:
     run = assemble(files)
     assert run.seconds == pytest.approx(1.0)
     assert run.clock.startswith("compared between hosts: within 2 us")
-    for name, data in files[:]:
-        files.append((name, data.replace(b"clocks", b"clocks")))
-    assert len(assemble(files).hosts) == 2
+    assert len(assemble([*files, *files]).hosts) == 2
 
 
 def test_without_a_comparison_the_hosts_own_clocks_count() -> None:

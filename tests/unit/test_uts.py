@@ -128,14 +128,6 @@ def test_number_of_children(tree, depth, rand, expected):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_kernel_counts_as_plain_python(seed):
-    rng = random.Random(seed)
-    for tree, expected in random_trees(seed, 20):
-        for units in (1, rng.randint(2, 100), 10**9):
-            assert count_alone(tree, units) == expected, tree
-
-
-@pytest.mark.parametrize("seed", range(8))
 def test_nothing_lost_nothing_doubled(seed):
     """Any quanta, any splits among any number of searches; each call does what it says."""
     rng = random.Random(seed)
