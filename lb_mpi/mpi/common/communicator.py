@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from traceback import walk_tb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -196,8 +197,13 @@ class Presence:
         self.end_commit()
 
     def send_failure(self, error: BaseException, *, alone: bool = False) -> None:
-        """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`."""
+        """Send a failure to all others, once; one that all ranks raise is sent only if this rank leaves `alone`.
+
+        A handler of signals may have raised it between the start of an operation and its wait: the buffers are kept.
+        """
         if not self.failed and self.comm and (alone or not self.is_of_all(error)) and not MPI.Is_finalized():
+            frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+            self.keep([frame.f_locals for frame in frames if frame.f_globals.get("__name__", "").startswith("lb_mpi.mpi.")])
             self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
