@@ -190,7 +190,7 @@ def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.Monk
     monkeypatch.setattr(late.warnings, "warn", warn)
     communicator.duplicate(COMM).Free()
     monkeypatch.setenv(late.VARIABLE, "1")
-    with pytest.raises((lb_mpi.Error, RuntimeWarning), match="rank [12] has waited for "):  # or before rank 0 has come
+    with pytest.raises((lb_mpi.Error, RuntimeWarning), match=r"rank [12] has waited for "):  # or before rank 0 has come
         lb_mpi.search(COMM, Slow(3))
     receive_all()
 
