@@ -409,7 +409,7 @@ def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host: bool)
             sent = sum(rank.sent_bytes for rank in executor.report().ranks)
             n_hosts, n_bytes = SIZE if by_host else 1, model.data.nbytes
             assert sent < 2 * (n_hosts + 1) * n_bytes, "twice to each host: as it was, and as changed; and once with a task"
-            assert sent >= 2 * (n_hosts - 1) * n_bytes
+            assert sent >= 2 * n_bytes * (n_hosts > 1), "one of the ranks may run all tasks"
             model.data = np.zeros(200_000)
             assert executor.submit(model.counts, 3).result() == 3
             model.data.resize(150_000, refcheck=False)

@@ -242,10 +242,11 @@ class Presence:
                 name = f"close of a {self.name}"
                 self.calls.begin(name)
                 self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
-                self._receive_failure()  # a rank may have failed in this wait, after starting its part of the barrier
-                self.calls.receive()  # the last message of the barrier was sent after those
                 free()
-                comm.Free()
+                with held(), call(""), self.committing():  # what is sent to a freed communicator may arrive at a later one
+                    self.wait(self._all_close(), name="")  # any rank may have failed before, and none fails any more
+                    self.calls.receive()  # the last message of the barrier was sent after those
+                    comm.Free()
         except BaseException as error:
             self.send_failure(error)
             raise
@@ -532,8 +533,8 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
         _anchors.remove(one)
         with _looking:
             one._questions.serve(0.0)
-        if one._questions.used:
-            _kept.append(one)  # an answer may still arrive, which no later communicator may receive
+        if one._questions.used or one.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG):
+            _kept.append(one)  # an answer may still arrive, or a failure has, which no later communicator may receive
         else:
             one.comm.Free()
     made: list[Made] = []
