@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `info`."""
     parser.add_argument("--measure", action="store_true",
         help="measure the speeds of the ranks, and the latency and bandwidth of messages")
-    parser.add_argument("-o", dest="output", type=output, metavar="FILE",
+    parser.add_argument("-o", dest="output", metavar="FILE",
         help="write the measured machine to FILE, for partition --machine")
     add_slow_ranks(parser)
 
@@ -61,6 +61,7 @@ def _facts(MPI: Any, versions: dict[str, str], options: argparse.Namespace) -> d
     if given and not options.measure:
         raise ValueError(f"{'-o' if options.output else '--speeds'} without --measure: expected both")
     speed = emulated_speeds(options.speeds, comm.size)[comm.rank]
+    agree(comm, lambda: output(options.output) if options.output and comm.rank == 0 else None)  # other hosts may not have it
     agree_on(comm, versions=versions)
     threads, cores = (list(one) for one in zip(*comm.allgather((n_threads(), N_CORES)), strict=True))
     levels = {getattr(MPI, f"THREAD_{name.upper()}"): name for name in ("single", "funneled", "serialized", "multiple")}

@@ -14,7 +14,6 @@ import pytest
 
 import lb_mpi
 from lb_mpi.__main__ import COMMANDS, main
-from lb_mpi.cli.run import options as shared
 from lb_mpi.cli.run.command import EXIT_CODES
 from lb_mpi.cli.simulate.command import SUBJECTS
 from lb_mpi.errors import Error
@@ -121,9 +120,6 @@ def test_files_are_refused_before_the_work_and_named_after_it(
     for path, why in (("nodir/x", "No such file or directory"), (".", "Is a directory")):
         assert main([*work, "-o", path]) == 2
         assert capsys.readouterr().err == f"python -m lb_mpi partition: error: -o {path}: {why}\n"
-    with monkeypatch.context() as other:
-        other.setenv("OMPI_COMM_WORLD_RANK", "1")
-        assert shared.output("nodir/x") == "nodir/x", "only rank 0 would say so, and would wait for this one"
     assert main(["partition", "mesh:2x2", "-k", "2", "-o", "-"]) == 0
     out, err = capsys.readouterr()
     assert (len(out.split()), "cut 2" in err) == (4, True)

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING
 
 from lb_mpi.checks import comma_list, number, show
-from lb_mpi.cli.run.command import STDOUT, say, speaks
+from lb_mpi.cli.run.command import STDOUT, say
 from lb_mpi.files import write_whole
 
 if TYPE_CHECKING:
@@ -59,8 +59,6 @@ def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
 def output(path: str) -> str:
     """Return the path of a file to be written, the type of an option; OSError if it can't be; -: standard output."""
     folder = os.path.dirname(path) or "."
-    if not speaks():  # rank 0 writes it, perhaps on another host
-        return path
     if path != STDOUT and (os.path.isdir(path) or not os.path.isdir(folder)):
         number = errno.EISDIR if os.path.isdir(path) else errno.ENOENT
         raise OSError(number, os.strerror(number), path)
