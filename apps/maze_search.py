@@ -179,7 +179,7 @@ class MazeResult(NamedTuple):
 
 
 class Visits:
-    """What one rank has visited and found, however the ranks share the maze; `exit` is that of the maze."""
+    """The number of cells that one rank has visited, and whether it has found the `exit` of the maze."""
 
     exit: int
 

@@ -290,7 +290,7 @@ class Exploration:
 
 
 class Reached(NamedTuple):
-    """What there is."""
+    """The number of states that were reached, that of ends among them, and the predecessors of each state."""
 
     states: int
     ends: int
