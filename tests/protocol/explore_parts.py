@@ -106,7 +106,7 @@ class Ends(Exploration):
 
 def explore_tokens(*, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
-    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work).states  # type: ignore[arg-type]
+    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work).states
 
 
 def explore_engagement(*, size: int, most_work: int) -> tuple[int, int]:

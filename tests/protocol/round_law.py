@@ -34,7 +34,7 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
     messages = list(under_way)
 
     def put(owner: int, rows: object) -> None:
-        places.extend((owner, row) for row in numbers(rows).tolist())  # type: ignore[arg-type]
+        places.extend((owner, row) for row in numbers(rows).tolist())
 
     for rank, round in enumerate(rounds):
         for block in round.home:
@@ -167,7 +167,7 @@ class Rounds(Exploration):
 
 
 def _rows(rows: object) -> tuple[int, ...]:
-    return () if rows is None else tuple(numbers(rows).tolist())  # type: ignore[arg-type]
+    return () if rows is None else tuple(numbers(rows).tolist())
 
 
 def first_state(

@@ -184,13 +184,13 @@ class Outside:
         if self.small.cancels:
             for task in queue.waiting:
                 if task.payload not in self.cancelled:
-                    yield lambda one, payload=task.payload: one.cancelled.add(payload)  # type: ignore[misc]
+                    yield lambda one, payload=task.payload: one.cancelled.add(payload)
         for rank, at in self.scheduler.at.items():
             if at:
                 for n in range(1, len(at[0].tasks) + 1) if at[0].tasks else [1]:
-                    yield lambda one, rank=rank, n=n: one.finish(rank, n)  # type: ignore[misc]
+                    yield lambda one, rank=rank, n=n: one.finish(rank, n)
                 if self.small.fails and at[0].kind in (BatchKind.INITIALIZE, BatchKind.STORE) and not queue.broken:
-                    yield lambda one, rank=rank: one.finish(rank, 1, failed=True)  # type: ignore[misc]
+                    yield lambda one, rank=rank: one.finish(rank, 1, failed=True)
 
     def key(self) -> Hashable:
         scheduler, queue = self.scheduler, self.queue

@@ -24,7 +24,7 @@ from tests.protocol.mutate import rejects
 @pytest.mark.parametrize(
     ("sense", "values", "bests"), [("min", [3, 5, 3, 2], [3, 3, 3, 2]), ("max", [3, 2, 5], [3, 3, 5])]
 )
-def test_the_best_value_only_improves(sense: str, values: list[int], bests: list[float]) -> None:
+def test_the_best_value_only_improves(sense, values, bests):
     bound = lb_mpi.Bound(sense)
     assert bound.best == (math.inf if sense == "min" else -math.inf)
     for value, best in zip(values, bests, strict=True):
@@ -35,7 +35,7 @@ def test_the_best_value_only_improves(sense: str, values: list[int], bests: list
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
-def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
+def test_an_integer_that_no_float_holds_is_refused(value):
     """Otherwise a better value than the best would be taken for the same one."""
     bound = Bound("max")
     words = rf"bound.update: value = .*{value}.*: expected an integer that a float holds exactly"
@@ -48,13 +48,13 @@ def test_an_integer_that_no_float_holds_is_refused(value: int) -> None:
 
 
 @pytest.mark.parametrize("sense", ["", "smallest", None, min])
-def test_a_sense_is_min_or_max(sense: object) -> None:
+def test_a_sense_is_min_or_max(sense):
     with pytest.raises(ValueError, match=r"sense = .*: expected one of min, max"):
         Bound(sense)
 
 
 @pytest.mark.parametrize("size", [1, 2, 9, 10, 74, 1000])
-def test_neighbours_make_a_tree(size: int) -> None:
+def test_neighbours_make_a_tree(size):
     pairs = {(rank, other) for rank in range(size) for other in neighbours(rank, size)}
     assert pairs == {(other, rank) for rank, other in pairs}
     assert len(pairs) == 2 * (size - 1)
@@ -68,7 +68,7 @@ def best_of(value: float, source: int) -> Message:
     return Message(Kind.BOUND, source, load=value)
 
 
-def test_the_table() -> None:
+def test_the_table():
     sharing = Sharing(1, 20, Bound("min"))  # neighbours: 0 and 9 to 16
     assert sharing.send() == []
     sharing.bound.update(5.0)
@@ -86,7 +86,7 @@ def test_the_table() -> None:
         sharing.receive(best_of(1.0, 2))
 
 
-def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
+def test_a_bound_where_there_is_none_is_a_protocol_error():
     rank = Searcher(1, range(2), Pile(3), Options())
     rank.turn(0.0, [(0, best_of(1.0, 0))])
     assert isinstance(rank.error, ProtocolError)
@@ -96,15 +96,13 @@ def test_a_bound_where_there_is_none_is_a_protocol_error() -> None:
     ("sense", "size", "limit", "most_drafts", "states"),
     [("min", 1, 5, 1, 5), ("max", 2, 5, 2, 700), ("max", 3, 3, 1, 2500)],
 )
-def test_the_law_holds_in_every_reachable_state(
-    sense: str, size: int, limit: int, most_drafts: int, states: int
-) -> None:
+def test_the_law_holds_in_every_reachable_state(sense, size, limit, most_drafts, states):
     seen, over = explore(first_world(size, limit, bound=lambda: Bound(sense)), most_drafts=most_drafts)
     assert seen >= states
     assert over > 0
 
 
-def test_the_law_holds_in_every_reachable_state_until_an_answer_is_found() -> None:
+def test_the_law_holds_in_every_reachable_state_until_an_answer_is_found():
     assert explore(first_world(2, 4, wanted=3, bound=lambda: Bound("min")), most_drafts=2)[1] > 0
 
 
@@ -137,7 +135,7 @@ def run(size: int, seed: int, *, wanted: int = 0) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 9, 12, 33])
-def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+def test_simulated_searches_keep_the_law_at_each_step(size):
     for seed in range(12 if size < 5 else 4 if size < 30 else 1):
         n_sent = run(size, seed, wanted=3 * seed if seed > 8 else 0)
         n_values = len({value_of(item) for item in range(1, 201)})
@@ -145,7 +143,7 @@ def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
         assert n_sent <= 2 * (size - 1) * n_values, seed
 
 
-def test_a_bound_from_before_the_search_reaches_all_ranks() -> None:
+def test_a_bound_from_before_the_search_reaches_all_ranks():
     for size in (2, 5):
         bounds = [Bound("min") for _ in range(size)]
         bounds[-1].update(-3.0)
@@ -153,7 +151,7 @@ def test_a_bound_from_before_the_search_reaches_all_ranks() -> None:
         assert {bound.best for bound in bounds} == {-3.0}
 
 
-def test_a_search_without_a_bound_is_the_same_as_ever() -> None:
+def test_a_search_without_a_bound_is_the_same_as_ever():
     with_one, without = Counter(), Counter()
     for counter, bounds in ((with_one, [Bound("min"), Bound("min")]), (without, None)):
         simulate.search(

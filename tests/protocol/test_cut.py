@@ -56,9 +56,7 @@ def explored(
     ("size", "limit", "drafts", "saves", "states", "distinct"),
     [(1, 5, 1, 2, 50, 5), (2, 4, 1, 1, 3_000, 8), (2, 2, 1, 2, 1_000, 3)],
 )
-def test_every_save_is_a_consistent_cut_in_every_reachable_state(
-    size: int, limit: int, drafts: int, saves: int, states: int, distinct: int
-) -> None:
+def test_every_save_is_a_consistent_cut_in_every_reachable_state(size, limit, drafts, saves, states, distinct):
     seen, over, saved = explored(size, limit, drafts=drafts, saves=saves)
     assert seen >= states
     assert over > 0
@@ -69,21 +67,21 @@ def test_every_save_is_a_consistent_cut_in_every_reachable_state(
 
 
 @pytest.mark.parametrize("broken", ["save", "split", "work"])
-def test_a_failure_ends_a_search_that_is_saved_in_every_reachable_state(broken: str) -> None:
+def test_a_failure_ends_a_search_that_is_saved_in_every_reachable_state(broken):
     assert explored(2, 4, drafts=1, broken=broken)[1] > 0
 
 
-def test_its_time_may_be_over_at_any_time() -> None:
+def test_its_time_may_be_over_at_any_time():
     assert explored(2, 3, drafts=1, saves=0, limited=True)[1] > 0
     assert explored(2, 2, drafts=1, saves=1, limited=True)[1] > 0
 
 
-def test_an_answer_ends_it_while_it_is_saved() -> None:
+def test_an_answer_ends_it_while_it_is_saved():
     assert explored(2, 4, drafts=1, wanted=3)[1] > 0
 
 
 @pytest.mark.parametrize(("tree", "most_work"), [("star", 2), ("chain", 2)])
-def test_the_cut_alone_holds_in_every_reachable_state(tree: str, most_work: int) -> None:
+def test_the_cut_alone_holds_in_every_reachable_state(tree, most_work):
     assert explore_cut(above=(None, 0, 0) if tree == "star" else (None, 0, 1), most_work=most_work) > 9_000
 
 
@@ -183,19 +181,19 @@ def deaths(seed: int, limit: int = 80) -> int:
     return events
 
 
-def test_whenever_it_dies_the_result_is_exact() -> None:
+def test_whenever_it_dies_the_result_is_exact():
     seed = events = 0
     while events < 3_000:
         events += deaths(seed)
         seed += 1
 
 
-def test_however_often_it_dies_the_result_is_exact() -> None:
+def test_however_often_it_dies_the_result_is_exact():
     assert sum(lives(seed) for seed in range(30)) > 25
 
 
 @pytest.mark.parametrize("reason", [Reason.STOPPED, Reason.TIMED_OUT])
-def test_a_search_that_is_asked_to_stop_or_whose_time_is_over_saves_first(reason: Reason) -> None:
+def test_a_search_that_is_asked_to_stop_or_whose_time_is_over_saves_first(reason):
     for seed in range(12):
         stop(seed, reason)
 
@@ -229,7 +227,7 @@ def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
     assert finish(disk.newest, 3, 300) == list(range(1, 301))
 
 
-def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
+def test_parts_that_a_rank_keeps_are_saved_and_worked_off():
     """A rank that has parts of work beside what it has in hand: of walks, and of an earlier run."""
     options = Options(threshold=1.0, save_every_s=math.inf, route="random")
     rank = Searcher(1, range(2), Pile(60), options)
@@ -247,7 +245,7 @@ def test_parts_that_a_rank_keeps_are_saved_and_worked_off() -> None:
     assert len(alone.problem.done) == len(set(alone.problem.done))
 
 
-def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
+def test_a_rank_whose_problem_cannot_be_saved_writes_nothing():
     """It says so, and that it has failed."""
     rank = Searcher(1, range(2), Pile(60, broken="save"), Options(save_every_s=math.inf))
     rank.turn(0.0, [(0, Message(Kind.PAUSE, 0, 1))])
@@ -256,7 +254,7 @@ def test_a_rank_whose_problem_cannot_be_saved_writes_nothing() -> None:
     assert rank.job is None
 
 
-def test_work_goes_on_between_saves_on_a_disk_that_is_slower_than_they_are_frequent() -> None:
+def test_work_goes_on_between_saves_on_a_disk_that_is_slower_than_they_are_frequent():
     rank = Searcher(0, range(1), Pile(60), Options(threshold=1.0, save_every_s=1.0))
     now, jobs = 0.0, []
     while not rank.over:
@@ -270,7 +268,7 @@ def test_work_goes_on_between_saves_on_a_disk_that_is_slower_than_they_are_frequ
     assert jobs[:10] == [*[Work] * 4, Open, *[Work] * 4, Open]
 
 
-def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
+def test_a_rank_that_cannot_write_keeps_nobody_from_going_on():
     disk = Disk()
     disk.committed[0] = tuple(Pile(100).save() for _ in range(3))
     stores = [MemoryStore(disk, rank, size=3, full=rank == 2) for rank in range(3)]
@@ -281,9 +279,9 @@ def test_a_rank_that_cannot_write_keeps_nobody_from_going_on() -> None:
     assert list(disk.committed) == [0]
 
 
-def test_the_result_of_save_is_checked() -> None:
+def test_the_result_of_save_is_checked():
     pile = Pile(100)
-    pile.save = lambda: "text"  # type: ignore[method-assign]
+    pile.save = lambda: "text"
     options = Options(threshold=1.0, save_every_s=1e-4)
     with pytest.raises(SearchError, match="save"):
         simulate.search([pile], options=options, stores=[MemoryStore(Disk(), 0, size=1)], unit_s=20e-6)

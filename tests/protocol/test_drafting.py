@@ -30,7 +30,7 @@ def promised(items: int = 8) -> Drafting:
     return drafting
 
 
-def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
+def test_pauses_grow_to_their_bound_and_begin_anew():
     pause = Pause(1.0, 8.0, random.Random(1))
     for length in (1.0, 2.0, 4.0, 8.0, 8.0):
         assert length / 2 <= pause.next() <= length
@@ -38,7 +38,7 @@ def test_pauses_grow_to_their_bound_and_begin_anew() -> None:
     assert pause.next() <= 1.0
 
 
-def test_no_rank_is_skipped_for_ever() -> None:
+def test_no_rank_is_skipped_for_ever():
     """OTHER's token comes by whenever this rank is promised to somebody else; in the end the others must wait for it."""
     drafting = make(8)
     answered = []
@@ -58,7 +58,7 @@ def test_no_rank_is_skipped_for_ever() -> None:
     assert OTHER not in drafting.skipped
 
 
-def test_dealt_once_a_rank_never_drafts_again() -> None:
+def test_dealt_once_a_rank_never_drafts_again():
     drafting = make(once=True)
     assert drafting.settle(0.0) == [(NEXT, draft(ME))]
     drafting.receive(draft(ME, pid=7, load=3.0), 0.0)
@@ -68,23 +68,20 @@ def test_dealt_once_a_rank_never_drafts_again() -> None:
     assert drafting.state is State.IDLE
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (State.IDLE, draft(ME)),
-        (State.BUSY, draft(ME)),
-        (State.WAIT_FOR_ACK, draft(ME, 2)),
-        (State.WAIT_FOR_ACK, Message(Kind.WORK, ME, 1)),
-        (State.READY_FOR_ACCEPT, Message(Kind.WORK, ME, 2)),
-        (State.READY_FOR_ACCEPT, Message(Kind.NOWORK, OTHER, 1)),
-        (State.WAIT_FOR_ADMISSION, Message(Kind.REJECT, OTHER, 9)),
-        (State.WAIT_FOR_ADMISSION, Message(Kind.ADMISSION, 9, 1)),
-        (State.BUSY, Message(Kind.ADMISSION, OTHER, 1)),
-        (State.READY_FOR_SPLIT, Message(Kind.REJECT, OTHER, 1)),
-        (State.BUSY, Message(Kind.TOKEN, OTHER, 1)),
-    ],
-)
-def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+@pytest.mark.parametrize(("state", "message"), [
+    (State.IDLE, draft(ME)),
+    (State.BUSY, draft(ME)),
+    (State.WAIT_FOR_ACK, draft(ME, 2)),
+    (State.WAIT_FOR_ACK, Message(Kind.WORK, ME, 1)),
+    (State.READY_FOR_ACCEPT, Message(Kind.WORK, ME, 2)),
+    (State.READY_FOR_ACCEPT, Message(Kind.NOWORK, OTHER, 1)),
+    (State.WAIT_FOR_ADMISSION, Message(Kind.REJECT, OTHER, 9)),
+    (State.WAIT_FOR_ADMISSION, Message(Kind.ADMISSION, 9, 1)),
+    (State.BUSY, Message(Kind.ADMISSION, OTHER, 1)),
+    (State.READY_FOR_SPLIT, Message(Kind.REJECT, OTHER, 1)),
+    (State.BUSY, Message(Kind.TOKEN, OTHER, 1)),
+])  # fmt: skip
+def test_a_message_outside_the_table_is_a_protocol_error(state, message):
     drafting = make(4)
     drafting.state, drafting.seq, drafting.promise = state, 1, (OTHER, 1)
     with pytest.raises(ProtocolError, match=f"rank 1 in {state.name}"):

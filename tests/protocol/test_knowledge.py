@@ -24,7 +24,7 @@ QUICK = Network((1e-7, 1e-7))
 
 def ranks(size: int, speeds: object, **options: object) -> Cluster:
     options = {"network": QUICK, "when": "auto", **options}
-    return Cluster(mesh(*most_square_mesh(size)), speeds, **options)  # type: ignore[arg-type]
+    return Cluster(mesh(*most_square_mesh(size)), speeds, **options)
 
 
 def ratios(cluster: Cluster, costs: list[np.ndarray], calls: int) -> list[float]:
@@ -35,7 +35,7 @@ def ratios(cluster: Cluster, costs: list[np.ndarray], calls: int) -> list[float]
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("size", [2, 4, 9])
 @pytest.mark.parametrize("uneven", [False, True])
-def test_unknown_speeds_are_found_in_a_few_calls(seed: int, size: int, uneven: bool) -> None:
+def test_unknown_speeds_are_found_in_a_few_calls(seed, size, uneven):
     rng = np.random.default_rng(seed)
     rows = [rng.lognormal(0.0, 1.0 if uneven else 0.0, 400) for _ in range(size)]
     found = ratios(ranks(size, rng.uniform(500.0, 5000.0, size)), rows, 20)
@@ -79,7 +79,7 @@ test_known_wrong_variants_of_second_doors_are_caught = rejects(
 )
 
 
-def test_costs_that_a_rank_does_not_know_yet_make_no_plan() -> None:
+def test_costs_that_a_rank_does_not_know_yet_make_no_plan():
     """Though the plan of the first round was made without costs, too: the first call of a function is not timed."""
     known = KnownSpeeds((1.0, 0.5), (0.1, 0.1))
     deciders = [RootPlanner(Knowledge(rank, [0, 1], [1 - rank]), mesh(1, 2), Trigger(), known) for rank in range(2)]
@@ -108,37 +108,37 @@ test_known_wrong_variants_after_changes_are_caught = rejects(
 )
 
 
-def test_nothing_happens_among_equals() -> None:
+def test_nothing_happens_among_equals():
     cluster = ranks(6, np.full(6, 500.0))
     calls = simulate(cluster, lambda _call: [np.ones(100)] * 6, 10)
     assert not any(call.acted for call in calls)
     assert sum(call.rows_moved for call in calls) == 0
 
 
-def test_costs_that_move_are_followed() -> None:
+def test_costs_that_move_are_followed():
     size = 8
     calls = simulate(ranks(size, np.full(size, 1000.0)), row_costs("hotspot", size, 200, period=200), 100)
     assert calls[0].alone_s / calls[0].bound_s > 2.0
     assert np.mean([call.seconds / call.bound_s for call in calls[6:]]) < 1.08
 
 
-def test_rows_that_can_not_be_divided_are_no_reason_to_go_on() -> None:
+def test_rows_that_can_not_be_divided_are_no_reason_to_go_on():
     cluster = ranks(3, np.ones(3), scheme="fos", network=Network((2.0, 2.0)))  # to decide takes seconds
     calls = simulate(cluster, lambda _call: [np.array([100.0]), np.ones(10), np.ones(10)], 30)
     assert sum(call.acted for call in calls[15:]) <= 4
 
 
-def test_rows_that_wait_are_shared_from_the_first_call_on() -> None:
+def test_rows_that_wait_are_shared_from_the_first_call_on():
     """All from one rank, heavy-tailed; their time is the same on any rank."""
     for seed in range(4):
         drawn = np.random.default_rng(seed).lognormal(0.0, 1.0, 2000)
         waits = [drawn * 8.0 / drawn.sum(), *[np.zeros(0)] * 3]
-        calls = simulate(ranks(4, np.ones(4)), lambda _call, waits=waits: waits, 6)  # type: ignore[misc]
+        calls = simulate(ranks(4, np.ones(4)), lambda _call, waits=waits: waits, 6)
         assert max(call.seconds for call in calls) < 1.10 * 2.0, seed
         assert np.median([call.seconds for call in calls[1:]]) < 1.03 * 2.0, seed
 
 
-def test_the_first_plan_of_wrong_speeds_does_little_harm() -> None:
+def test_the_first_plan_of_wrong_speeds_does_little_harm():
     """All rows on one rank, heavy-tailed, and the speeds not yet known for certain when the first plan is made."""
     for seed in range(4):
         drawn = np.random.default_rng(seed).lognormal(0.0, 1.0, 2000)
@@ -147,7 +147,7 @@ def test_the_first_plan_of_wrong_speeds_does_little_harm() -> None:
         assert max(ratios(cluster, rows, 8)) < 1.9, seed  # where all that is planned leaves at once, up to 3.0
 
 
-def test_the_kept_part_of_a_planned_loan_counts_as_planned() -> None:
+def test_the_kept_part_of_a_planned_loan_counts_as_planned():
     """So the plan stays, though a part of what it lends is computed elsewhere."""
     cluster = ranks(4, 100.0 * np.array([4.0, 1.0, 2.0, 1.0]))
     calls = simulate(cluster, lambda _call: [np.ones(200)] * 4, 12)
@@ -155,19 +155,19 @@ def test_the_kept_part_of_a_planned_loan_counts_as_planned() -> None:
     assert not any(call.acted for call in calls[8:])
 
 
-def test_less_and_less_is_kept_of_planned_loans_and_nothing_of_short_ones() -> None:
+def test_less_and_less_is_kept_of_planned_loans_and_nothing_of_short_ones():
     assert [kept(n, 10.0) for n in range(5)] == [0.5, 0.25, 0.125, 0.125, 0.125]
     assert [kept(0, KEPT_S), kept(0, 2 * KEPT_S), kept(1, 2 * KEPT_S), kept(0, 0.0)] == [0.0, 0.5, 0.0, 0.0]
 
 
-def test_noise_and_distance_cost_little() -> None:
+def test_noise_and_distance_cost_little():
     network = Network((1e-4, 1e-3), bytes_per_s=1e9)
     cluster = ranks(9, np.linspace(1000.0, 4000.0, 9), noise=0.1, network=network, row_bytes=1000, seed=3)
     found = ratios(cluster, [np.ones(300)] * 9, 20)
     assert np.mean(found[10:]) < 1.16  # of a call of 0.13 s, the barrier at the end takes 4 ms
 
 
-def test_a_round_has_every_row_once() -> None:
+def test_a_round_has_every_row_once():
     knowledge = Knowledge(0, range(3), [1, 2])
     for n in (0, 1, 2, 3, 5, 1000):
         for warm in (False, True):
@@ -195,14 +195,14 @@ class Ranks:
         return decisions[0]
 
 
-def test_lending_that_saves_less_than_a_loan_costs_does_not_begin() -> None:
+def test_lending_that_saves_less_than_a_loan_costs_does_not_begin():
     for saved_s, begins in ((0.5 * LOAN_S, False), (2.0 * LOAN_S, True)):
         both = Ranks()
         uneven = [RankReport(False, 1, 0, busy_s, busy_s, busy_s, 0.0, 0, 0) for busy_s in (4.0 * saved_s, 2.0 * saved_s)]
         assert any(both.decide(*uneven).decision.act for _ in range(50)) is begins
 
 
-def test_rounding_below_zero_is_no_work() -> None:
+def test_rounding_below_zero_is_no_work():
     both = Ranks()
     for _ in range(3):
         decided = both.decide(*(RankReport(False, 1, 0, 1.0, 1.0, 1e-3, 0.0, 0, 0, helped=h) for h in (0.0, -1.1e-3)))
@@ -210,26 +210,23 @@ def test_rounding_below_zero_is_no_work() -> None:
     assert decided.speeds.min() > 0.0
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"noise": -1.0}, "noise"),
-        ({"noise": "a"}, "noise"),
-        ({"tolerance": 0.0}, "tolerance"),
-        ({"when": "never"}, "when"),
-        ({"seed": -1}, "seed"),
-    ],
-)
-def test_bad_parameters_of_a_simulation(options: dict[str, object], name: str) -> None:
+@pytest.mark.parametrize(("options", "name"), [
+    ({"noise": -1.0}, "noise"),
+    ({"noise": "a"}, "noise"),
+    ({"tolerance": 0.0}, "tolerance"),
+    ({"when": "never"}, "when"),
+    ({"seed": -1}, "seed"),
+])  # fmt: skip
+def test_bad_parameters_of_a_simulation(options, name):
     with pytest.raises(ValueError, match=f"{name} = .*expected"):
-        Cluster(parse("ring:4"), np.ones(4), **options)  # type: ignore[arg-type]
+        Cluster(parse("ring:4"), np.ones(4), **options)
     with pytest.raises(ValueError, match="speeds"):
         Cluster(parse("ring:4"), np.ones(3))
     with pytest.raises(ValueError, match="costs = 'odd': expected one of constant, lognormal, hotspot"):
         row_costs("odd", 3, 3)
 
 
-def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner() -> None:
+def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner():
     knowledge = Knowledge(0, range(2), [1])
     learned = knowledge.begin(100, 0).learned
     learned.timed.append(Timed(slice(0, 100), 0, 1.0, helped=False))
@@ -242,7 +239,7 @@ def test_rows_of_an_earlier_plan_are_not_lent_when_rows_have_changed_their_owner
     assert round.to_lend == {}
 
 
-def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
+def test_blocks_that_are_dear_to_handle_are_fewer_and_longer():
     """A slow machine takes as long to copy a block as a fast one to compute it: 3 % of the time may go into that."""
     n, row_s, counts = 10_000, 25e-6, []
     for handling_s in (0.0, 10e-6, 100e-6, 1e-3, 10e-3):
@@ -263,7 +260,7 @@ def test_blocks_that_are_dear_to_handle_are_fewer_and_longer() -> None:
     assert 2 <= counts[4] <= 5
 
 
-def test_a_quick_call_begins_with_a_long_block_where_ranks_end_together() -> None:
+def test_a_quick_call_begins_with_a_long_block_where_ranks_end_together():
     n, row_s = 240, 0.25e-3
     knowledge = Knowledge(0, range(2), [1])
     for imbalance, counts in ((0.2, [119, 60, 30, 15, 16]), (0.05, [178, 31, 15, 16])):
@@ -277,7 +274,7 @@ def test_a_quick_call_begins_with_a_long_block_where_ranks_end_together() -> Non
 
 @pytest.mark.parametrize("n", [20, 40, 2000])
 @pytest.mark.parametrize(("call_s", "noise"), [(0.0, 0.02), (0.1e-3, 0.02), (2e-3, 0.02), (2e-3, 0.1)])
-def test_a_function_whose_calls_have_a_cost_is_called_less(n: int, call_s: float, noise: float) -> None:
+def test_a_function_whose_calls_have_a_cost_is_called_less(n, call_s, noise):
     """Numpy on a few rows takes as long as on many: blocks of one row took ten times as long as all rows in one."""
     rng = np.random.default_rng(n)
     costs = rng.uniform(0.5, 1.5, n)
@@ -297,7 +294,7 @@ def test_a_function_whose_calls_have_a_cost_is_called_less(n: int, call_s: float
     assert call_s or n < 40 or len(round.home) > 3
 
 
-def test_blocks_are_cut_by_what_their_rows_cost() -> None:
+def test_blocks_are_cut_by_what_their_rows_cost():
     """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
     n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
     knowledge = Knowledge(0, range(2), [1])

@@ -25,7 +25,7 @@ from tests.unit.test_maze import component
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
+def _compiled():
     compile_kernels()
     compile_maze_kernels()
 
@@ -120,7 +120,7 @@ def check_saved(seed: int) -> int:
         return deaths
 
 
-def test_a_search_that_had_not_begun_begins() -> None:
+def test_a_search_that_had_not_begun_begins():
     """A save from before the first cell was marked."""
     states = [TiledMazeSearch(maze_of(1), 0, 1, tile=4).save()]
     again = [TiledMazeSearch(maze_of(1), rank, 2, tile=4) for rank in range(2)]
@@ -130,7 +130,7 @@ def test_a_search_that_had_not_begun_begins() -> None:
     assert not again[1].load()
 
 
-def test_the_later_of_two_notices_counts() -> None:
+def test_the_later_of_two_notices_counts():
     """A tile went from rank 0 to 1, and from there to 2; what 1 tells comes last."""
     one = TiledMazeSearch(maze_of(1), 0, 3, tile=4)
     notice = np.array([0, 2, 0, 1], np.int64)
@@ -141,7 +141,7 @@ def test_the_later_of_two_notices_counts() -> None:
     assert [one._owners.give(5), one._owners.give(5)] == [1, 2]
 
 
-def test_ways_go_along_with_their_tile() -> None:
+def test_ways_go_along_with_their_tile():
     """With a tile go all ways into it; those that come while another rank has it are kept, and there when it is back."""
     one, other = (TiledMazeSearch(random_maze(30, 1.0, 0), rank, 2, tile=4) for rank in range(2))
     cells = np.flatnonzero(one.cells.reshape(-1) == FREE)
@@ -158,12 +158,12 @@ def test_ways_go_along_with_their_tile() -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_each_reachable_cell_is_visited_once(seed: int) -> None:
+def test_each_reachable_cell_is_visited_once(seed):
     check_exact(seed)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
+def test_a_path_is_found_over_all_that_ranks_know(seed):
     result, problems, expected = run(seed, walled=False)
     reachable = bool(expected[-2, -2])
     assert (result.reason is Reason.FOUND) == reachable
@@ -173,11 +173,11 @@ def test_a_path_is_found_over_all_that_ranks_know(seed: int) -> None:
         check_path(problems[0].cells, path)
 
 
-def test_whenever_it_dies_the_result_is_exact() -> None:
+def test_whenever_it_dies_the_result_is_exact():
     assert sum(check_saved(seed) for seed in range(25)) > 25
 
 
-def test_both_kinds_of_search_resume_from_each_others_saves() -> None:
+def test_both_kinds_of_search_resume_from_each_others_saves():
     disk = Disk()
     with pytest.raises(Died):
         run(103, disk=disk, dies_at=100)
@@ -203,7 +203,7 @@ def test_both_kinds_of_search_resume_from_each_others_saves() -> None:
     assert result.value.visited == expected.sum()
 
 
-def test_simulated_machines_share_the_work() -> None:
+def test_simulated_machines_share_the_work():
     cells = random_maze(1024, 0.7, 0, walled=True)
     problems = [TiledMazeSearch(cells.copy(), rank, 3, tile=64) for rank in range(3)]
     result = simulate.search(problems, speeds=[0.8, 0.4, 0.2], network=Network((1e-4, 1e-4)), unit_s=40e-9, quantum_s=2e-4)
@@ -211,25 +211,22 @@ def test_simulated_machines_share_the_work() -> None:
     assert result.units[0] > result.units[1] > result.units[2]
 
 
-def test_tiles_depend_on_the_maze() -> None:
+def test_tiles_depend_on_the_maze():
     assert [usual_tile(dim) for dim in (1, 1000, 4096, 8192, 12000, 100_000)] == [64, 64, 256, 512, 512, 512]
 
 
-@pytest.mark.parametrize(
-    ("payload", "says"),
-    [
-        (b"", "payload of 0 bytes on rank 0: expected"),
-        (b"x" * 25, "25 bytes"),
-        (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "a way into cell"),
-    ],
-)
-def test_malformed_payloads_are_refused(payload: bytes, says: str) -> None:
+@pytest.mark.parametrize(("payload", "says"), [
+    (b"", "payload of 0 bytes on rank 0: expected"),
+    (b"x" * 25, "25 bytes"),
+    (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "a way into cell"),
+])  # fmt: skip
+def test_malformed_payloads_are_refused(payload, says):
     one = TiledMazeSearch(random_maze(8, 1.0, 0), 0, 2, tile=4)
     with pytest.raises(ValueError, match=says):
         one.incoming(payload)
 
 
-def test_bad_arguments_of_the_search() -> None:
+def test_bad_arguments_of_the_search():
     cells = random_maze(8, 1.0, 0)
     with pytest.raises(ValueError, match="tile = 3: expected"):
         TiledMazeSearch(cells, 0, 1, tile=3)

@@ -162,13 +162,13 @@ GRAPHS = ("mesh:1x2", "mesh:1x3", "ring:4", "complete:4", "mesh:3x3", "mesh:1x8"
 
 @pytest.mark.parametrize("scheme", ["fos", "sos"])
 @pytest.mark.parametrize("name", GRAPHS)
-def test_any_order_gives_the_same_lawful_plans(name: str, scheme: str) -> None:
+def test_any_order_gives_the_same_lawful_plans(name, scheme):
     graph = parse(name)
     for seed in range(3):
         first = drive(drawn := ranks(graph, seed, scheme=scheme), first_of)
         check_plans(drawn, first)
         rng = random.Random(seed)
-        orders: list[Ready] = [lambda n: n - 1, rng.randrange, lambda n, rng=rng: rng.randrange(min(2, n))]  # type: ignore[misc]
+        orders: list[Ready] = [lambda n: n - 1, rng.randrange, lambda n, rng=rng: rng.randrange(min(2, n))]
         for choose in orders:
             other = drive(ranks(graph, seed, scheme=scheme), choose)
             assert repr([(plan.table().tolist(), steps) for plan, steps in other]) == repr(
@@ -176,13 +176,13 @@ def test_any_order_gives_the_same_lawful_plans(name: str, scheme: str) -> None:
             ), seed
 
 
-def test_ranks_without_neighbours_plan_nothing() -> None:
+def test_ranks_without_neighbours_plan_nothing():
     for graph in (Graph.from_edges(3, [], []), Graph.from_edges(3, [0], [2]), mesh(1, 1)):
         drawn = ranks(graph, 0)
         check_plans(drawn, drive(drawn, first_of))
 
 
-def test_work_per_tick_is_found_along_the_edges() -> None:
+def test_work_per_tick_is_found_along_the_edges():
     """Pairs of ranks tell their ratio; in a few plans all of them fit."""
     graph = mesh(1, 6)
     drawn = ranks(graph, 5)
@@ -193,7 +193,7 @@ def test_work_per_tick_is_found_along_the_edges() -> None:
     assert np.abs(np.log(found / tick_work) - np.log(found / tick_work).mean()).max() < 0.05
 
 
-def test_all_ranks_decide_the_same() -> None:
+def test_all_ranks_decide_the_same():
     """Whatever they measured alone: the costs of a plan, failures, rows that differ, times before a call."""
     for seed in range(20):
         rng = random.Random(seed)
@@ -223,7 +223,7 @@ def test_all_ranks_decide_the_same() -> None:
             assert min(late_s) >= 0.0
 
 
-def test_what_a_rank_reports_and_what_follows() -> None:
+def test_what_a_rank_reports_and_what_follows():
     """A rank that comes late has less time, up to that of all; old ratios fade."""
     deciders = [
         module.NeighbourPlanner(Knowledge(rank, [rank, 1 - rank], [1 - rank]), 2, Trigger("always")) for rank in (0, 1)
@@ -269,7 +269,7 @@ test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, ValueError, 
 
 @pytest.mark.parametrize("scheme", ["fos", "sos"])
 @pytest.mark.parametrize("graph", ["mesh:2x2", "mesh:3x3", "torus:4x5"])
-def test_neighbours_alone_level_the_ranks(graph: str, scheme: str) -> None:
+def test_neighbours_alone_level_the_ranks(graph, scheme):
     layout = parse(graph)
     speeds = np.random.default_rng(1).uniform(500.0, 2000.0, layout.n)
     cluster = Cluster(layout, speeds, scheme=scheme, network=QUICK)
@@ -279,7 +279,7 @@ def test_neighbours_alone_level_the_ranks(graph: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("graph", ["mesh:1x16", "cube:21"])
-def test_work_travels_over_many_edges_in_one_round(graph: str) -> None:
+def test_work_travels_over_many_edges_in_one_round(graph):
     layout = parse(graph)
     cluster = Cluster(layout, np.full(layout.n, 1000.0), scheme="sos", network=QUICK)
     costs = [np.full(200, 9.0 if 2 * rank < layout.n else 1.0) for rank in range(layout.n)]
@@ -288,7 +288,7 @@ def test_work_travels_over_many_edges_in_one_round(graph: str) -> None:
     assert np.median([call.seconds / call.bound_s for call in calls[5:]]) < 1.10
 
 
-def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
+def test_a_rank_forgets_distant_ranks_but_not_what_they_measured():
     knowledge = Knowledge(3, [3, 2, 4], [2, 4])
     knowledge.note_others({2: (9.0, 9.0), 7: (2.0, 5.0), 8: (4.0, 6.0)})
     assert knowledge.known == [3, 2, 4, 7, 8]
@@ -303,7 +303,7 @@ def test_a_rank_forgets_distant_ranks_but_not_what_they_measured() -> None:
     assert knowledge.known == [3, 2, 4, 8]
 
 
-def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
+def test_days_of_work_on_a_hundred_thousand_ranks_add_up():
     decider, size = module.NeighbourPlanner(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
     mine = decider.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
     decided = decider.decide(Reduction(mine.sums * size, mine.maxima))
@@ -312,7 +312,7 @@ def test_days_of_work_on_a_hundred_thousand_ranks_add_up() -> None:
     assert decided.imbalance_after == pytest.approx(0.0, abs=1e-9)
 
 
-def test_ranks_that_are_not_plan_together_are_noticed() -> None:
+def test_ranks_that_are_not_plan_together_are_noticed():
     drawn = ranks(mesh(1, 2), 0)
     with pytest.raises(ProtocolError):
         plan_together([drawn.deciders[0].plan(), drawn.deciders[1].levels(1.0)], drawn.graph, QUICK)

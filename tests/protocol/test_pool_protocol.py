@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
-def test_the_law_holds_in_every_reachable_state(number: int) -> None:
+def test_the_law_holds_in_every_reachable_state(number):
     states, ends = Maps(SMALL[number]).explore(progress=len(SMALL[number].hosts) == 1)
     assert states > 20
     assert ends > 0
@@ -51,11 +50,11 @@ def slept_through(monkeypatch: pytest.MonkeyPatch, first: int) -> Maps:
     return Maps(Small(PAIR, [[1, 0]] * 3, first=first))
 
 
-def test_the_number_of_a_map_may_wrap_around_if_all_ranks_synchronize(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_a_map_may_wrap_around_if_all_ranks_synchronize(monkeypatch):
     assert slept_through(monkeypatch, 1).explore()[1] > 0
 
 
-def test_a_rank_that_does_not_synchronize_steals_tasks_of_another_map(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_does_not_synchronize_steals_tasks_of_another_map(monkeypatch):
     monkeypatch.setattr(pool_law, "synchronizes", lambda _epoch: False)
     with pytest.raises(AssertionError):
         slept_through(monkeypatch, 1).explore()
@@ -101,7 +100,7 @@ def play(
 
 
 @pytest.mark.parametrize("first", range(0, 40, 20))
-def test_simulated_maps_keep_the_law_at_each_step(first: int) -> None:
+def test_simulated_maps_keep_the_law_at_each_step(first):
     for seed in range(first, first + 20):
         try:
             play(seed)
@@ -111,7 +110,7 @@ def test_simulated_maps_keep_the_law_at_each_step(first: int) -> None:
 
 
 @pytest.mark.parametrize(("size", "seed"), [(16, 1), (33, 1), (64, 0)])
-def test_many_ranks(size: int, seed: int) -> None:
+def test_many_ranks(size, seed):
     assert play(seed, sizes=(size,)) > 0
 
 
@@ -236,7 +235,7 @@ CHECKS = (check_gives, check_asking, check_leaving, check_collector)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_a_worker_follows_its_table_and_results_are_taken_once(check: Callable[[], None]) -> None:
+def test_a_worker_follows_its_table_and_results_are_taken_once(check):
     check()
 
 
@@ -257,7 +256,7 @@ def find_fault() -> None:
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, Exception, right=False)
 
 
-def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swap_that_does_not_compare_is_caught(monkeypatch):
     monkeypatch.setattr(Maps, "compare", lambda _self, _word, _swap: True)
     with pytest.raises(AssertionError):
         Maps(SMALL[2]).explore()
@@ -271,14 +270,14 @@ def test_a_swap_that_does_not_compare_is_caught(monkeypatch: pytest.MonkeyPatch)
         _ = [play(seed, pool_class=Blind) for seed in range(20)]
 
 
-def test_messages_outside_the_table_are_protocol_errors() -> None:
+def test_messages_outside_the_table_are_protocol_errors():
     one = begun([[2]], hi=1)
     with pytest.raises(ProtocolError, match="is done, the chunk is None"):
         one.done(Interval(1, 0, 1), 1.0)
     with pytest.raises(ProtocolError, match=r"GIVE of 3\.\.4 from rank 2, which was not asked"):
         one.turn(0.0, [(2, StealMessage(StealKind.GIVE, 1, 3, 5))])
     with pytest.raises(ProtocolError, match="from rank 1"):
-        one.turn(0.0, [(1, StealMessage(9, 1))])  # type: ignore[arg-type]
+        one.turn(0.0, [(1, StealMessage(9, 1))])
     one.turn(0.0, [])
     swap(one)
     assert one.job == Interval(1, 0, 1)
@@ -286,7 +285,7 @@ def test_messages_outside_the_table_are_protocol_errors() -> None:
         one.turn(0.0, [(0, BeginMap(2, 0, 1))])
 
 
-def test_each_map_has_its_own_steals_and_chunks() -> None:
+def test_each_map_has_its_own_steals_and_chunks():
     one = begun([[1]])
     assert one.turn(0.0, []) == [(1, StealMessage(StealKind.ASK, 1, speed=1.0))]
     one.turn(0.0, [(1, StealMessage(StealKind.GIVE, 1, 0, 1))])
@@ -302,7 +301,7 @@ def test_each_map_has_its_own_steals_and_chunks() -> None:
     assert one.job == Interval(3, 0, 3)
 
 
-def test_messages_of_another_map_are_answered_with_nothing_or_dropped() -> None:
+def test_messages_of_another_map_are_answered_with_nothing_or_dropped():
     one = begun([[1]], 300)
     one._hosts.ready_at = 1.0  # it asks nobody by itself
     for number in (44, 299, 301):  # 44 looks like 300 in a word

@@ -22,16 +22,11 @@ from tests.protocol.mutants import MUTANTS
 from tests.protocol.mutate import rejects
 
 
-@pytest.mark.parametrize(
-    ("size", "limit", "most_drafts", "threshold", "states"),
-    [
-        (1, 7, 1, 0.5, 9), (2, 7, 2, 0.5, 700), (2, 7, 2, 1.0, 600), (2, 4, 4, 0.5, 600), (3, 5, 1, 0.5, 1000),
-        pytest.param(3, 4, 2, 0.5, 20_000, marks=large), (4, 2, 1, 0.5, 6000),
-    ],
-)  # fmt: skip
-def test_the_law_holds_in_every_reachable_state(
-    size: int, limit: int, most_drafts: int, threshold: float, states: int
-) -> None:
+@pytest.mark.parametrize(("size", "limit", "most_drafts", "threshold", "states"), [
+    (1, 7, 1, 0.5, 9), (2, 7, 2, 0.5, 700), (2, 7, 2, 1.0, 600), (2, 4, 4, 0.5, 600), (3, 5, 1, 0.5, 1000),
+    pytest.param(3, 4, 2, 0.5, 20_000, marks=large), (4, 2, 1, 0.5, 6000),
+])  # fmt: skip
+def test_the_law_holds_in_every_reachable_state(size, limit, most_drafts, threshold, states):
     seen, over = explore(first_world(size, limit, threshold=threshold), most_drafts=most_drafts)
     assert seen >= states  # the bound does not cut off what is to be seen
     assert over > 0
@@ -39,28 +34,28 @@ def test_the_law_holds_in_every_reachable_state(
 
 # Four ranks, because a token that drops the colour it carries does no harm on three.
 @pytest.mark.parametrize(("size", "most_work"), [(4, 2), pytest.param(3, 3, marks=large)])
-def test_safras_invariant_holds_in_every_reachable_state(size: int, most_work: int) -> None:
+def test_safras_invariant_holds_in_every_reachable_state(size, most_work):
     assert explore_tokens(size=size, most_work=most_work) > 20_000
 
 
-def test_an_answer_ends_it_in_every_reachable_state() -> None:
+def test_an_answer_ends_it_in_every_reachable_state():
     for wanted in range(1, 6):
         assert explore(first_world(2, 5, wanted=wanted, threshold=1.0), most_drafts=2)[1] > 0
 
 
 @pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> None:
+def test_a_failure_ends_it_in_every_reachable_state(size, broken):
     assert explore(first_world(size, 7 if size < 3 else 4, broken=broken), most_drafts=2 if size < 3 else 1)[1] > 0
 
 
-def test_its_time_may_be_over_in_every_reachable_state() -> None:
+def test_its_time_may_be_over_in_every_reachable_state():
     for more in ({}, {"wanted": 2}, {"broken": "work"}):
         assert explore(first_world(3, 4, **more), most_drafts=1, limited=True)[1] > 0
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
-def test_a_search_whose_time_is_over_ends_everywhere_with_what_it_has(route: str) -> None:
+def test_a_search_whose_time_is_over_ends_everywhere_with_what_it_has(route):
     whole = simulate.search([Pile(3000) for _ in range(4)], unit_s=20e-6, options=Options(threshold=1.0, route=route))
     ends = []
     for limit_s in (0.2 * whole.virtual_seconds, 0.5 * whole.virtual_seconds, 10.0 * whole.virtual_seconds):
@@ -74,7 +69,7 @@ def test_a_search_whose_time_is_over_ends_everywhere_with_what_it_has(route: str
     assert 0 < ends[0][1] < ends[1][1] < ends[2][1] == 3000
 
 
-def test_an_idle_root_wakes_when_the_time_is_over() -> None:
+def test_an_idle_root_wakes_when_the_time_is_over():
     assert searcher.Searcher(0, range(1), Pile(5), Options(limit_s=3.0, route="random")).wake_at <= 3.0
     root = searcher.Searcher(0, range(40), Pile(5), Options(limit_s=3.0))
     root.problem.items.clear()
@@ -83,7 +78,7 @@ def test_an_idle_root_wakes_when_the_time_is_over() -> None:
     assert root.wake_at == 3.0
 
 
-def test_messages_behind_one_that_fails_are_processed() -> None:
+def test_messages_behind_one_that_fails_are_processed():
     rank = searcher.Searcher(1, range(3), Pile(5, broken="absorb"), Options())
     draft = rank.turn(0.0, [])[0][1]
     rank.turn(0.0, [(0, draft._replace(pid=2, load=3.0))])
@@ -125,7 +120,7 @@ def run(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
-def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+def test_simulated_searches_keep_the_law_at_each_step(size):
     for seed in range(20 if size < 10 else 4 if size < 30 else 1):
         run(size, seed, limit=300 if size < 10 else 600)
 
@@ -139,14 +134,12 @@ def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
     balance=st.booleans(),
     data=st.data(),
 )
-def test_any_options_any_size(
-    size: int, seed: int, limit: int, threshold: float, balance: bool, data: st.DataObject
-) -> None:
+def test_any_options_any_size(size, seed, limit, threshold, balance, data):
     wanted = data.draw(st.integers(0, limit))
     run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
 
 
-def test_bad_parameters_are_named() -> None:
+def test_bad_parameters_are_named():
     for name, value, word in (
         ("network", Network((1e-3, math.nan)), "latency_s"), ("unit_s", -1.0, "unit_s"),
         ("quantum_s", math.inf, "quantum_s"), ("speeds", [1.0, 0.0], "speed"),

@@ -127,11 +127,11 @@ def check_random(seeds: Sequence[int]) -> None:
             raise
 
 
-def test_every_small_case() -> None:
+def test_every_small_case():
     assert check_small() > 1000
 
 
-def test_larger_cases() -> None:
+def test_larger_cases():
     check_random(range(SEEDS))
 
 

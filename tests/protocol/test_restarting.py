@@ -14,37 +14,34 @@ ORPHANED = End("1", "b", -9, parent="hydra_pmi_proxy")
 GONE = ("b",)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "found"),
-    [
-        (Outcome(0), How.DONE),
-        (Outcome(75, [(1.0, SAVED)]), How.STOPPED),
-        (Outcome(75, [(1.0, SAVED), (1.1, SEGV)]), How.STOPPED),  # what mpiexec ends may end badly
-        (Outcome(1, [(1.0, FAILED)]), How.FAILED),
-        (Outcome(1, [(1.0, FAILED), (1.0 + 2 * SETTLE_S, KILLED)]), How.FAILED),
-        (Outcome(1, [(1.0, FAILED), (1.0 + SETTLE_S / 2, KILLED)]), How.DIED),  # it failed of the death
-        (Outcome(9, [(1.0, KILLED), (1.1, FAILED)]), How.DIED),
-        (Outcome(9, [(1.0, KILLED), (1.1, SAVED)]), How.DIED),
-        (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
-        (Outcome(0, [(1.0, UNFINALIZED)]), How.FAILED),
-        (Outcome(9, [(1.0, UNFINALIZED), (1.1, KILLED)]), How.DIED),
-        (Outcome(255, [(1.0, ORPHANED), (1.1, FAILED)]), How.DIED),
-        (Outcome(1, [(1.0, FAILED), (1.1, ORPHANED)]), How.FAILED),  # MPI ends its processes after a failure
-        (Outcome(0, unreported=[2]), How.DIED),
-        (Outcome(0, [(1.0, FAILED)], unreported=[2]), How.FAILED),
-        (Outcome(1, unreported=[0, 1, 2]), How.FAILED),
-        (Outcome(75), How.STOPPED),
-        (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
-        (Outcome(15), How.FAILED),
-        (Outcome(9), How.DIED),
-        (Outcome(137), How.DIED),
-        (Outcome(0, gone=GONE), How.GONE),
-        (Outcome(1, [(1.0, FAILED)], gone=GONE), How.GONE),
-        (Outcome(1, hung=True), How.HUNG),
-        (Outcome(1, [(1.0, KILLED)], gone=GONE, hung=True), How.HUNG),
-    ],
-)
-def test_the_cause_of_an_end_is_found(outcome: Outcome, found: How) -> None:
+@pytest.mark.parametrize(("outcome", "found"), [
+    (Outcome(0), How.DONE),
+    (Outcome(75, [(1.0, SAVED)]), How.STOPPED),
+    (Outcome(75, [(1.0, SAVED), (1.1, SEGV)]), How.STOPPED),  # what mpiexec ends may end badly
+    (Outcome(1, [(1.0, FAILED)]), How.FAILED),
+    (Outcome(1, [(1.0, FAILED), (1.0 + 2 * SETTLE_S, KILLED)]), How.FAILED),
+    (Outcome(1, [(1.0, FAILED), (1.0 + SETTLE_S / 2, KILLED)]), How.DIED),  # it failed of the death
+    (Outcome(9, [(1.0, KILLED), (1.1, FAILED)]), How.DIED),
+    (Outcome(9, [(1.0, KILLED), (1.1, SAVED)]), How.DIED),
+    (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
+    (Outcome(0, [(1.0, UNFINALIZED)]), How.FAILED),
+    (Outcome(9, [(1.0, UNFINALIZED), (1.1, KILLED)]), How.DIED),
+    (Outcome(255, [(1.0, ORPHANED), (1.1, FAILED)]), How.DIED),
+    (Outcome(1, [(1.0, FAILED), (1.1, ORPHANED)]), How.FAILED),  # MPI ends its processes after a failure
+    (Outcome(0, unreported=[2]), How.DIED),
+    (Outcome(0, [(1.0, FAILED)], unreported=[2]), How.FAILED),
+    (Outcome(1, unreported=[0, 1, 2]), How.FAILED),
+    (Outcome(75), How.STOPPED),
+    (Outcome(1), How.FAILED),  # MPI_Abort: nobody had the time to tell
+    (Outcome(15), How.FAILED),
+    (Outcome(9), How.DIED),
+    (Outcome(137), How.DIED),
+    (Outcome(0, gone=GONE), How.GONE),
+    (Outcome(1, [(1.0, FAILED)], gone=GONE), How.GONE),
+    (Outcome(1, hung=True), How.HUNG),
+    (Outcome(1, [(1.0, KILLED)], gone=GONE, hung=True), How.HUNG),
+])  # fmt: skip
+def test_the_cause_of_an_end_is_found(outcome, found):
     assert how(outcome) is found
 
 
@@ -81,11 +78,11 @@ ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: 
     (Outcome(1, at_end=True), 0, 3, (False, 1, ITSELF)),
     (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
 ])  # fmt: skip
-def test_the_cause_decides(outcome: Outcome, n_restarts: int, allowed: int, said: tuple[bool, int, str]) -> None:
+def test_the_cause_decides(outcome, n_restarts, allowed, said):
     assert decide(outcome, n_restarts, allowed) == said
 
 
-def test_the_law_holds_for_all_small_outcomes() -> None:
+def test_the_law_holds_for_all_small_outcomes():
     timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED, ORPHANED)]
     ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
     n_cases = 0
@@ -113,7 +110,7 @@ def test_the_law_holds_for_all_small_outcomes() -> None:
     assert n_cases == 5 * len(ends) * 8 * 18
 
 
-def test_without_a_save_the_same_death_twice_ends_the_run() -> None:
+def test_without_a_save_the_same_death_twice_ends_the_run():
     elsewhere = KILLED._replace(host="c")  # the rank is on another host by then
     for before, after, n_saved, again in (
         (KILLED, elsewhere, 0, False),
@@ -133,7 +130,7 @@ def test_without_a_save_the_same_death_twice_ends_the_run() -> None:
     assert decide(first, 1, 3, first._replace(n_saved=1)) == (False, 9, why)  # the second start has not come as far
 
 
-def test_ranks_are_placed_on_what_is_left() -> None:
+def test_ranks_are_placed_on_what_is_left():
     hosts = [Host("a", 2), Host("b", 1), Host("c", 2)]
     assert assign_ranks(hosts, {}, 3) == ([0, 0, 1], [])
     assert assign_ranks(hosts, {1: "host b: dead"}, 3) == ([0, 0, 2], ["left out: host b: dead"])

@@ -46,7 +46,7 @@ def sweep(**parameters: Any) -> None:
         assert sum(found.units) == found.value.nodes
 
 
-def test_it_counts_exactly_and_ends() -> None:
+def test_it_counts_exactly_and_ends():
     sweep()
 
 
@@ -69,7 +69,7 @@ class EndsEarly(Lifelines):
 
 
 @pytest.mark.parametrize("wrong", [Loses, EndsEarly])
-def test_known_wrong_ones_are_caught(wrong: type[Lifelines]) -> None:
+def test_known_wrong_ones_are_caught(wrong):
     with pytest.raises((AssertionError, Error)):
         sweep(rank_class=wrong)
 
@@ -77,12 +77,12 @@ def test_known_wrong_ones_are_caught(wrong: type[Lifelines]) -> None:
 TREE = Tree("geometric", "fixed", depth=7, branching=4, seed=19)
 
 
-def test_lifelines_keep_the_sleepers_silent() -> None:
+def test_lifelines_keep_the_sleepers_silent():
     """GLB: far fewer requests than a thief makes that asks again and again; nobody asks once all work is away."""
     found = run("glb", TREE, 32, [1.0])
     assert found.efficiency > 0.6
     assert found.drafts / 32 < 40
 
 
-def test_the_table_has_a_line_for_each_way() -> None:
+def test_the_table_has_a_line_for_each_way():
     assert set(WAYS) == {"walking", "ring", "glb"}

@@ -67,14 +67,14 @@ KINDS = {
 
 
 @pytest.mark.parametrize(("kind", "number"), [(kind, k) for kind, cases in KINDS.items() for k in range(len(cases))])
-def test_the_law_holds_in_every_reachable_state(kind: str, number: int) -> None:
+def test_the_law_holds_in_every_reachable_state(kind, number):
     setting, options = KINDS[kind][number]
     states, ends = explore(first_state(*setting, **options))
     assert states > 3
     assert ends > 0
 
 
-def test_a_rank_that_knows_its_neighbours_only_asks_one_after_the_other() -> None:
+def test_a_rank_that_knows_its_neighbours_only_asks_one_after_the_other():
     round = Round(1, [], lent={}, lenders=[], neighbours=[0, 3], speeds={0: 1.0, 1: 2.0, 3: 1.0})
     asked = [to for to, message in round.turn(0.0, []) if message.kind is RoundKind.DRY]
     assert asked == [0]
@@ -156,7 +156,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9)) -> World:
 
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
-def test_simulated_rounds_keep_the_law_at_each_step(first: int) -> None:
+def test_simulated_rounds_keep_the_law_at_each_step(first):
     for seed in range(first, first + 100):
         try:
             play(seed)
@@ -165,7 +165,7 @@ def test_simulated_rounds_keep_the_law_at_each_step(first: int) -> None:
             raise
 
 
-def test_many_ranks_and_help() -> None:
+def test_many_ranks_and_help():
     helped = 0
     for seed in range(6):
         world = play(seed, sizes=(16, 33, 64))
@@ -191,7 +191,7 @@ test_known_wrong_variants_are_caught = rejects(
 )
 
 
-def test_messages_outside_the_table_are_protocol_errors() -> None:
+def test_messages_outside_the_table_are_protocol_errors():
     lent = {4: np.arange(2), 5: np.arange(0)}
     round = Round(0, [slice(2, 3)], lent=lent, lenders=[3], neighbours=[1, 2], speeds=np.ones(6))
     round.turn(0.0, [])
@@ -207,7 +207,7 @@ def test_messages_outside_the_table_are_protocol_errors() -> None:
         round.turn(0.0, [(0, RoundMessage(RoundKind.OVER))])
 
 
-def test_rows_that_could_not_be_packed_have_not_left() -> None:
+def test_rows_that_could_not_be_packed_have_not_left():
     lent = {1: np.arange(2), 2: slice(0, 0)}
     round = Round(0, [slice(2, 5)], lent=lent, lenders=[], neighbours=[3], speeds=np.ones(4), objects=True)
     sends = round.turn(0.0, [])
@@ -222,7 +222,7 @@ def test_rows_that_could_not_be_packed_have_not_left() -> None:
     assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.SETTLED, True, True)
 
 
-def test_neighbours_are_asked_at_once_and_one_more_after_each_pause() -> None:
+def test_neighbours_are_asked_at_once_and_one_more_after_each_pause():
     round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6))
     asked = []
     for _ in range(6):
@@ -242,7 +242,7 @@ def test_neighbours_are_asked_at_once_and_one_more_after_each_pause() -> None:
     assert round.wake_at == 1.0 + PAUSE_S
 
 
-def test_dry_ranks_of_quick_calls_ask_after_a_moment() -> None:
+def test_dry_ranks_of_quick_calls_ask_after_a_moment():
     round = Round(2, [], lent={}, lenders=[], neighbours=[1, 4], speeds=np.ones(6), quick=True)
     assert [message.kind for _, message in round.turn(1.0, [])] == [RoundKind.SETTLED]
     assert round.wake_at == pytest.approx(1.0 + MOMENT_S)
@@ -252,14 +252,14 @@ def test_dry_ranks_of_quick_calls_ask_after_a_moment() -> None:
 
 
 @pytest.mark.parametrize(("usual_s", "helps"), [(0.0, True), (1e-6, False), (1e-3, True)])
-def test_rows_that_took_microseconds_in_the_call_before_are_not_lent_to_dry_ranks(usual_s: float, helps: bool) -> None:
+def test_rows_that_took_microseconds_in_the_call_before_are_not_lent_to_dry_ranks(usual_s, helps):
     """In empty calls of four ranks, each rank helped another one in two calls of three."""
     round = Round(0, [slice(0, 60)], lent={}, lenders=[], neighbours=[1], speeds=np.ones(2), usual_s=usual_s, quick=True)
     sends = round.turn(0.0, [(1, RoundMessage(RoundKind.DRY))])
     assert [message.kind for _, message in sends] == [RoundKind.HELP] * helps
 
 
-def test_every_rank_gets_rows_of_one_that_has_all() -> None:
+def test_every_rank_gets_rows_of_one_that_has_all():
     """In the first call, unequal speeds unknown: near the bound, neighbour or not."""
     for size, speeds, most in ((4, [0.8, 0.4, 0.2, 0.2], 1.1), (4, [0.2, 0.4, 0.8, 0.2], 1.2), (16, [1.0] * 16, 1.35)):
         n = 2000
@@ -278,7 +278,7 @@ def test_every_rank_gets_rows_of_one_that_has_all() -> None:
 
 @pytest.mark.parametrize("faster", [0.1, 0.5, 1.0, 3.0, 20.0])
 @pytest.mark.parametrize("row_s", [1e-5, 5e-3, 1.0])
-def test_a_helper_gets_a_part_of_its_share_that_comes_back_in_time(faster: float, row_s: float) -> None:
+def test_a_helper_gets_a_part_of_its_share_that_comes_back_in_time(faster, row_s):
     share = faster / (1.0 + faster)
     for n in range(1, 60):
         for sizes in ([1] * n, [3] * n, [9, *[2] * (n - 1)]):
@@ -293,14 +293,14 @@ def test_a_helper_gets_a_part_of_its_share_that_comes_back_in_time(faster: float
     assert part([4], 0.0, 0.5, 1.0) == 0
 
 
-def test_blocks_that_follow_each_other_are_joined_to_one() -> None:
+def test_blocks_that_follow_each_other_are_joined_to_one():
     assert join([slice(6, 9), slice(3, 6), slice(0, 3)]) == slice(0, 9)
     assert numbers(join([slice(6, 9), slice(0, 3)])).tolist() == [0, 1, 2, 6, 7, 8]
     assert numbers(join([np.array([4, 9]), slice(0, 2)])).tolist() == [0, 1, 4, 9]
 
 
 @pytest.mark.parametrize("handling_s", [0.0, 1e-3])
-def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float) -> None:
+def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s):
     """In a first call a slow host spent half of its time between blocks of some rows."""
     row_s, n = 0.1e-3, 1000
     home = [slice(first, first + 2) for first in range(0, n, 2)]
@@ -323,7 +323,7 @@ def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s: float)
     (2e-3, 0.05e-3, [1, 2, 4, 8, 16, 9]), (0.0, 2e-3, [1, 2, *[1] * 37]),
     (8e-3, 0.2e-3, [1, 2, 4, *[4] * 8, 1]), (0.0, 3e-3, [1, 2, *[1] * 37]),
 ])  # fmt: skip
-def test_first_blocks_double_while_that_makes_rows_cheaper(call_s: float, row_s: float, expected: list[int]) -> None:
+def test_first_blocks_double_while_that_makes_rows_cheaper(call_s, row_s, expected):
     home = [slice(k, k + 1) for k in range(40)]
     round, lengths = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1)), list[int]()
     while round.home:
@@ -334,7 +334,7 @@ def test_first_blocks_double_while_that_makes_rows_cheaper(call_s: float, row_s:
     assert lengths == expected
 
 
-def test_the_end_of_late_ranks() -> None:
+def test_the_end_of_late_ranks():
     speeds = np.array([1.0, 1.0, 2.0])
     assert end_s(8.0, speeds, np.zeros(3)) == pytest.approx(2.0)
     assert end_s(8.0, speeds, np.array([0.0, 4.0, 1.0])) == pytest.approx(10.0 / 3.0)  # the second comes too late

@@ -33,9 +33,7 @@ dtypes = st.one_of(
     trailing=hnp.array_shapes(min_dims=0, min_side=0, max_dims=2, max_side=3),
     data=st.data(),
 )
-def test_any_rows_can_be_read_whoever_has_written_them(
-    counts: list[int], dtype: np.dtype[Any], trailing: tuple[int, ...], data: st.DataObject
-) -> None:
+def test_any_rows_can_be_read_whoever_has_written_them(counts, dtype, trailing, data):
     n = sum(counts)
     try:
         str(dtype).encode("latin-1")
@@ -113,13 +111,13 @@ mutants = [(real, *one) for one in ROW_MUTANTS]
 test_known_wrong_variants_are_caught = rejects(lambda: check_all(real), mutants, Exception)  # whatever it breaks
 
 
-def test_shares_are_equal() -> None:
+def test_shares_are_equal():
     assert shares(7, 3) == [3, 2, 2]
     assert shares(2, 3) == [1, 1, 0]
     assert shares(0, 2) == [0, 0]
 
 
-def test_options_are_compared_by_name_and_value() -> None:
+def test_options_are_compared_by_name_and_value():
     folder = Folder(Path("/saves"), "rows", MemoryDisk())
     folder.begin(1)
     folder.commit(1, describe_rows([0], {}, {}, check_options({"shape": (4, 5), "name": "ü"})), [])

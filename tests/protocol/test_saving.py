@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import random
 import struct
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -201,7 +200,7 @@ def check_words() -> None:
 
 
 @pytest.mark.parametrize("check", [check_words, check_damage, partial(check_deaths, n_more=2), check_errors])
-def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_expected(check: Callable[[], None]) -> None:
+def test_what_is_read_is_the_newest_committed_save_and_refusals_say_what_was_expected(check):
     check()
 
 
@@ -215,7 +214,7 @@ def find_fault() -> None:
 test_known_wrong_variants_are_caught = rejects(find_fault, [(real, *one) for one in MUTANTS], Exception, right=False)
 
 
-def test_on_a_real_disk(tmp_path: Path) -> None:
+def test_on_a_real_disk(tmp_path):
     folder = Folder(tmp_path / "new" / "saves", "rows")
     assert folder.saves() == ([], [], [])
     folder.lock()
@@ -240,7 +239,7 @@ def test_on_a_real_disk(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_what_was_saved(tmp_path):
     folder = Folder(tmp_path, "rows")
     folder.begin(1)
     folder.commit(1, {}, [folder.write(1, "a", [b"one"])])
@@ -253,7 +252,7 @@ def test_a_full_disk_leaves_what_was_saved(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["save-00000001"]
 
 
-def test_a_file_named_like_a_save_is_none(tmp_path: Path) -> None:
+def test_a_file_named_like_a_save_is_none(tmp_path):
     folder = Folder(tmp_path, "rows")
     folder.begin(3)
     folder.commit(3, {}, [folder.write(3, "part", [b"rows"])])

@@ -36,7 +36,7 @@ SMALL = [
 
 
 @pytest.mark.parametrize("number", range(len(SMALL)))
-def test_the_law_holds_in_every_reachable_state(number: int) -> None:
+def test_the_law_holds_in_every_reachable_state(number):
     reached = explore(SMALL[number])
     assert reached.states > 20
     assert reached.ends > 0
@@ -70,7 +70,7 @@ def find_fault() -> None:
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, KeyError, right=False)
 
 
-def test_results_that_nobody_awaits_are_an_error() -> None:
+def test_results_that_nobody_awaits_are_an_error():
     scheduler = Scheduler(2, 0, RankKnowledge(2))
     with pytest.raises(ProtocolError, match="results from rank 1, which has no batch"):
         scheduler.finish(1, 1, 0.0)
@@ -113,7 +113,7 @@ def draw(seed: int, n_rounds: int, n: int, spread: float) -> list[list[float]]:
     return [rng.lognormal(-0.5 * spread**2, spread, n).tolist() for _ in range(n_rounds)]
 
 
-def test_long_tasks_are_sent_ahead_while_many_wait() -> None:
+def test_long_tasks_are_sent_ahead_while_many_wait():
     scheduler, queue = Scheduler(2, 0, RankKnowledge(2)), TaskQueue([0, 0], range(2), 0, lambda _: True)
     scheduler.queues.append(queue)
     for number in range(40):
@@ -129,7 +129,7 @@ def test_long_tasks_are_sent_ahead_while_many_wait() -> None:
     assert 5 < min(left_with_two) < 15
 
 
-def test_a_rank_of_unknown_speed_begins_with_a_cheap_task() -> None:
+def test_a_rank_of_unknown_speed_begins_with_a_cheap_task():
     for speeds in itertools.permutations(UNEQUAL):  # else the longest task may be the first of the slowest rank
         assert ratio([GRID], speeds, costs=True) < 1.2
     assert ratio([GRID], EQUAL, costs=True) < 1.1
@@ -143,26 +143,26 @@ def test_a_rank_of_unknown_speed_begins_with_a_cheap_task() -> None:
 
 
 @pytest.mark.parametrize(("n", "gain"), [(4, 0.75), (12, 0.85)])
-def test_slow_ranks_leave_the_last_long_tasks_to_fast_ones(n: int, gain: float) -> None:
+def test_slow_ranks_leave_the_last_long_tasks_to_fast_ones(n, gain):
     rounds = draw(1, 60, n, 0.7)
     assert ratio(rounds, UNEQUAL) < gain * ratio(rounds, UNEQUAL, Eager)
     assert ratio(rounds, EQUAL) < 1.03 * ratio(rounds, EQUAL, Eager)
 
 
-def test_short_tasks_are_sent_in_batches_and_ahead() -> None:
+def test_short_tasks_are_sent_in_batches_and_ahead():
     for speeds in (UNEQUAL, EQUAL):
         found = [ratio([[1e-3 * s for s in tasks]], speeds) for seed in range(1, 5) for tasks in draw(seed, 1, 2000, 1.0)]
         assert np.mean(found) < 1.02
 
 
-def test_one_task_one_rank_and_equal_tasks() -> None:
+def test_one_task_one_rank_and_equal_tasks():
     assert ratio([[1.0]], [1.0]) == 1.0
     assert ratio([[0.5] * 64], UNEQUAL) == pytest.approx(1.0)
     assert ratio([[1.0]] * 20, [0.1, 1.0]) < 1.5  # after the first task, which meets one of them by chance
 
 
 @pytest.mark.parametrize("begin", [0.0, 1e5])
-def test_a_slow_rank_leaves_the_first_tasks_of_a_stream_whenever_it_begins(begin: float) -> None:
+def test_a_slow_rank_leaves_the_first_tasks_of_a_stream_whenever_it_begins(begin):
     knowledge = RankKnowledge(2)
     for _ in range(3):
         knowledge.observe("f", {rank: Timing(0, 4, 4 * s, 4 * s * s) for rank, s in enumerate((0.05, 0.5))})
@@ -177,7 +177,7 @@ def test_a_slow_rank_leaves_the_first_tasks_of_a_stream_whenever_it_begins(begin
     assert sent == [0]
 
 
-def test_a_rank_leaves_a_task_for_a_limited_time() -> None:
+def test_a_rank_leaves_a_task_for_a_limited_time():
     scheduler, queue = Scheduler(2, 0, RankKnowledge(2)), TaskQueue([0, 0], range(2), 0, lambda _: True)
     scheduler.queues.append(queue)
     now = 0.0

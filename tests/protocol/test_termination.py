@@ -24,7 +24,7 @@ def carried(token: Token, source: int = 1) -> Message:
 @pytest.mark.parametrize(
     ("count", "black", "token"), [(1, False, (0, False)), (0, True, (0, False)), (0, False, (0, True))]
 )
-def test_an_inconclusive_probe_is_repeated_after_a_pause(count: int, black: bool, token: tuple[int, bool]) -> None:
+def test_an_inconclusive_probe_is_repeated_after_a_pause(count, black, token):
     root = make(0)
     root.settle(False, 0.0)
     root.count, root.black = count, black
@@ -35,7 +35,7 @@ def test_an_inconclusive_probe_is_repeated_after_a_pause(count: int, black: bool
     assert not root.black
 
 
-def test_a_second_token_is_a_protocol_error() -> None:
+def test_a_second_token_is_a_protocol_error():
     rank = make(1)
     rank.receive(carried(Token(0, False), source=0), 0.0)
     with pytest.raises(ProtocolError, match="second token"):
@@ -46,7 +46,7 @@ def test_a_second_token_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 64, 1000])
-def test_the_binomial_tree_reaches_each_rank_once(size: int) -> None:
+def test_the_binomial_tree_reaches_each_rank_once(size):
     reached = [0]
     for rank in reached:
         below = walking.children(rank, size)
@@ -59,7 +59,7 @@ def test_the_binomial_tree_reaches_each_rank_once(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 64])
-def test_neighbours_differ_in_one_bit(size: int) -> None:
+def test_neighbours_differ_in_one_bit(size):
     for rank in range(size):
         expected = [other for other in range(size) if (rank ^ other).bit_count() == 1]
         assert sorted(walking.neighbours(rank, size)) == expected
@@ -73,7 +73,7 @@ def free() -> Scholten:
     return rank
 
 
-def test_an_impossible_message_is_a_protocol_error() -> None:
+def test_an_impossible_message_is_a_protocol_error():
     with pytest.raises(ProtocolError, match="owe it 0"):
         Scholten(1, 2).receive(Message(Kind.ACK, 0, pid=1), 0.0)
     with pytest.raises(ProtocolError, match="owe it 1"):
@@ -86,7 +86,7 @@ LARGE = pytest.param(4, 2, 8000, marks=large)
 
 
 @pytest.mark.parametrize(("size", "most_work", "states"), [(1, 0, 3), (2, 5, 400), (3, 3, 5000), LARGE])
-def test_the_invariant_holds_in_every_reachable_state(size: int, most_work: int, states: int) -> None:
+def test_the_invariant_holds_in_every_reachable_state(size, most_work, states):
     seen, ends = explore_engagement(size=size, most_work=most_work)
     assert seen >= states
     assert ends > 0

@@ -80,7 +80,7 @@ def play(network: Network, *jobs: int, host_of: tuple[int, ...] = (), seed: int 
     return game, players
 
 
-def test_a_rank_in_a_job_receives_what_has_arrived_at_its_end() -> None:
+def test_a_rank_in_a_job_receives_what_has_arrived_at_its_end():
     game, (zero, one) = play(Network((0.25, 0.25)), 3, 1)
     assert [now for now, _ in zero.received] == [0.0, 1.0, 2.0, 3.0]
     assert one.received == [(0.0, []), (2.5, [(0, 3), (0, 2), (0, 1)])]
@@ -88,7 +88,7 @@ def test_a_rank_in_a_job_receives_what_has_arrived_at_its_end() -> None:
     assert (game.sent, game.ended_s, game.under_way) == ([3, 0], [3.0, 2.5], {})
 
 
-def test_turns_wait_for_shared_cores_and_jobs_do_not() -> None:
+def test_turns_wait_for_shared_cores_and_jobs_do_not():
     shared = Network((0.25, 0.25), n_cores=1, turn_s=0.5)
     game, (zero, one) = play(shared, 1, 1)
     assert zero.received == [(0.5, []), (2.0, [])]
@@ -98,13 +98,13 @@ def test_turns_wait_for_shared_cores_and_jobs_do_not() -> None:
     assert (zero.received, one.received) == ([(0.5, []), (2.0, [])], [(0.5, []), (3.5, [(0, 1)])])
 
 
-def test_an_exception_of_a_job_reaches_the_actor() -> None:
+def test_an_exception_of_a_job_reaches_the_actor():
     _, (zero, _, two) = play(Network(), 1, 0, 2)
     assert [str(error) for error in two.results] == ["no"]
     assert [mail for _, arrived in zero.received for mail in arrived] == [(2, "failed")]
 
 
-def test_hosts_bytes_and_overhead_take_their_time() -> None:
+def test_hosts_bytes_and_overhead_take_their_time():
     def arrives(network: Network, host_of: tuple[int, ...] = ()) -> float:
         return next(now for now, arrived in play(network, 1, 0, host_of=host_of)[1][1].received if arrived)
 
@@ -113,7 +113,7 @@ def test_hosts_bytes_and_overhead_take_their_time() -> None:
     assert arrives(Network((0.25, 0.25), bytes_per_s=20.0)) == 0.75
 
 
-def test_messages_between_two_ranks_keep_their_order() -> None:
+def test_messages_between_two_ranks_keep_their_order():
     overtaken = 0
     for seed in range(20):
         _, (_, one) = play(Network((1e-3, 1e3)), 12, 0, seed=seed)
@@ -127,7 +127,7 @@ def test_messages_between_two_ranks_keep_their_order() -> None:
     ("field", "value"),
     [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("n_cores", -1), ("turn_s", -1e-3)],
 )
-def test_bad_networks_are_named(field: str, value: object) -> None:
+def test_bad_networks_are_named(field, value):
     with pytest.raises(ValueError, match=f"^{field} = "):
         Network()._replace(**{field: value}).checked()
 
@@ -146,7 +146,7 @@ def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_an_actor_that_is_over_is_silent_and_drops_what_comes(number: int) -> None:
+def test_an_actor_that_is_over_is_silent_and_drops_what_comes(number):
     actor, message = ended()[number]
     assert (actor.over, actor.job, actor.wake_at) == (True, None, math.inf)
     assert actor.turn(1.0, [(1, message)]) == []

@@ -58,7 +58,7 @@ class Weighed(Heap):
         return super().shares(weights)
 
 
-def test_shares_are_in_proportion_to_speeds() -> None:
+def test_shares_are_in_proportion_to_speeds():
     walk = make(9, rank=8, pile=Weighed)  # its children 9, 10 and 12, the last one with two more below it
     walk.worked(100, 0.5)
     walk.worked(0, 0.5)  # a slow rank rests between its quanta: 100 units a second
@@ -72,7 +72,7 @@ def test_shares_are_in_proportion_to_speeds() -> None:
     assert walk.problem.weights == [16, 16]
 
 
-def test_a_speed_follows_the_last_quanta() -> None:
+def test_a_speed_follows_the_last_quanta():
     walk = make(1)
     for _ in range(100):
         walk.worked(10, 1.0)
@@ -82,7 +82,7 @@ def test_a_speed_follows_the_last_quanta() -> None:
     assert 19.0 < walk.speed < 20.0
 
 
-def test_a_draft_names_the_speed_of_its_source_wherever_it_goes() -> None:
+def test_a_draft_names_the_speed_of_its_source_wherever_it_goes():
     walk = make(1)
     walk.worked(10, 2.0)
     walk.problem.items.clear()
@@ -95,7 +95,7 @@ def test_a_draft_names_the_speed_of_its_source_wherever_it_goes() -> None:
     assert busy.drafts.standing == [Draft(7, 0, speed=8.0)]
 
 
-def test_each_standing_draft_is_overtaken_by_so_many_walks_and_no_more() -> None:
+def test_each_standing_draft_is_overtaken_by_so_many_walks_and_no_more():
     drafts, answered = Drafts(), []
     for turn in range(4 * PATIENCE):
         drafts.walks = [Draft(9, 1 + turn)]
@@ -107,7 +107,7 @@ def test_each_standing_draft_is_overtaken_by_so_many_walks_and_no_more() -> None
 
 
 @pytest.mark.parametrize("rank", range(SIZE))
-def test_a_walk_goes_to_any_rank_but_this_one_and_its_source(rank: int) -> None:
+def test_a_walk_goes_to_any_rank_but_this_one_and_its_source(rank):
     walk = make(rank=rank)
     for source in range(SIZE):
         picked = set()
@@ -117,27 +117,24 @@ def test_a_walk_goes_to_any_rank_but_this_one_and_its_source(rank: int) -> None:
         assert picked == set(range(SIZE)) - {rank, source}
 
 
-def test_a_rank_that_gets_its_share_once_never_drafts() -> None:
+def test_a_rank_that_gets_its_share_once_never_drafts():
     walk = make(1, once=True)
     walk.problem.items.clear()
     assert (walk.settle(0.0), walk.state) == ([], State.ASLEEP)
 
 
-@pytest.mark.parametrize(
-    ("state", "message"),
-    [
-        (State.ASLEEP, walked(ME)),
-        (State.WALKING, walked(ME, 2)),
-        (State.WALKING, work(7, seq=2)),
-        (State.WALKING, work(7, sender=7)),
-        (State.WALKING, work(7)._replace(source=7)),
-        (State.BUSY, Message(Kind.STAND, 6)),
-        (State.BUSY, Message(Kind.REJECT, 9, 1)),
-        (State.BUSY, Message(Kind.NOWORK, ME, 1)),
-        (State.BUSY, Message(Kind.TOKEN, 4)),
-    ],
-)
-def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: Message) -> None:
+@pytest.mark.parametrize(("state", "message"), [
+    (State.ASLEEP, walked(ME)),
+    (State.WALKING, walked(ME, 2)),
+    (State.WALKING, work(7, seq=2)),
+    (State.WALKING, work(7, sender=7)),
+    (State.WALKING, work(7)._replace(source=7)),
+    (State.BUSY, Message(Kind.STAND, 6)),
+    (State.BUSY, Message(Kind.REJECT, 9, 1)),
+    (State.BUSY, Message(Kind.NOWORK, ME, 1)),
+    (State.BUSY, Message(Kind.TOKEN, 4)),
+])  # fmt: skip
+def test_a_message_outside_the_table_is_a_protocol_error(state, message):
     walk = idle()
     walk.state = state
     walk.out = state is not State.ASLEEP
@@ -145,55 +142,48 @@ def test_a_message_outside_the_table_is_a_protocol_error(state: State, message: 
         walk.receive(message, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("size", "limit", "reach", "most_drafts", "states"),
-    [
-        (1, 7, 1, 1, 9),
-        (2, 7, 1, 2, 1300),
-        (2, 7, 8, 3, 1700),
-        (3, 3, 2, 1, 1000),
-        pytest.param(3, 4, 1, 1, 7000, marks=large),
-        (4, 2, 1, 2, 180),
-    ],
-)
-def test_the_law_holds_in_every_reachable_state(
-    size: int, limit: int, reach: int, most_drafts: int, states: int
-) -> None:
+@pytest.mark.parametrize(("size", "limit", "reach", "most_drafts", "states"), [
+    (1, 7, 1, 1, 9),
+    (2, 7, 1, 2, 1300),
+    (2, 7, 8, 3, 1700),
+    (3, 3, 2, 1, 1000),
+    pytest.param(3, 4, 1, 1, 7000, marks=large),
+    (4, 2, 1, 2, 180),
+])  # fmt: skip
+def test_the_law_holds_in_every_reachable_state(size, limit, reach, most_drafts, states):
     seen, ends = explore_walks(first_walks(size, limit, reach=reach), most_drafts=most_drafts)
     assert seen >= states
     assert ends > 0
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_any_rank_may_have_work_at_the_start(size: int) -> None:
+def test_any_rank_may_have_work_at_the_start(size):
     assert explore_walks(first_walks(size, 4, spread=True), most_drafts=1)[1] > 0
 
 
-def test_a_late_standing_draft_feeds_a_busy_rank() -> None:
+def test_a_late_standing_draft_feeds_a_busy_rank():
     assert explore_walks(first_walks(2, 4, late=True), most_drafts=2)[0] > 800
 
 
-def test_halves_will_do() -> None:
+def test_halves_will_do():
     assert explore_walks(first_walks(2, 6, pile=Pile), most_drafts=2)[1] > 0
 
 
 @pytest.mark.parametrize(("size", "limit", "spread", "states"), [(2, 7, False, 900), (3, 4, False, 1000), (3, 4, True, 100)])
-def test_work_that_belongs_to_somebody_gets_there_in_every_reachable_state(
-    size: int, limit: int, spread: bool, states: int
-) -> None:
+def test_work_that_belongs_to_somebody_gets_there_in_every_reachable_state(size, limit, spread, states):
     seen, ends = explore_walks(first_walks(size, limit, pile=Post, spread=spread), most_drafts=1)
     assert seen >= states
     assert ends > 0
 
 
-def test_an_answer_ends_it_in_every_reachable_state() -> None:
+def test_an_answer_ends_it_in_every_reachable_state():
     for wanted in (1, 2, 5):
         assert explore_walks(first_walks(2, 5, wanted=wanted), most_drafts=2)[1] > 0
 
 
 @pytest.mark.parametrize("broken", ["work", "load", "split", "absorb"])
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_a_failure_ends_it_in_every_reachable_state(size: int, broken: str) -> None:
+def test_a_failure_ends_it_in_every_reachable_state(size, broken):
     assert explore_walks(first_walks(size, 7 if size < 3 else 2, broken=broken), most_drafts=1)[1] > 0
 
 
@@ -204,9 +194,7 @@ def event_of(rank: int, message: Message) -> str:
 
 
 @pytest.mark.parametrize(("route", "protocol"), [("ring", Drafting), ("random", Walking)])
-def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
-    monkeypatch: pytest.MonkeyPatch, route: str, protocol: type
-) -> None:
+def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(monkeypatch, route, protocol):
     steps: set[tuple[str, str, str]] = set()
     receive = protocol.receive
 
@@ -237,7 +225,7 @@ def test_every_step_is_in_the_table_and_every_row_of_it_is_seen(
     assert [row for row in rows if not any(fits(row, step) for step in steps)] == []
 
 
-def test_docstrings_show_the_table() -> None:
+def test_docstrings_show_the_table():
     for module, route in ((drafting, "ring"), (walking, "random")):
         assert draw(route) in module.__doc__
         names = {name for row in TABLE if row.route == route for name in (row.state, row.then)}
@@ -245,14 +233,14 @@ def test_docstrings_show_the_table() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 33])
-def test_simulated_searches_keep_the_law_at_each_step(size: int) -> None:
+def test_simulated_searches_keep_the_law_at_each_step(size):
     for seed in range(3 if size < 10 else 1):
         run(size, seed, limit=200, route="random")
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 33])
 @pytest.mark.parametrize("holds", [True, False])
-def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) -> None:
+def test_simulated_searches_whose_work_belongs_to_ranks(size, holds):
     for seed in range(3 if size < 10 else 1):
         piles = [Post(300) for _ in range(size)]
         for rank, pile in enumerate(piles):
@@ -270,7 +258,7 @@ def test_simulated_searches_whose_work_belongs_to_ranks(size: int, holds: bool) 
         assert sorted(result.value) == list(range(1, 301)), f"seed {seed}"
 
 
-def test_the_result_of_outgoing_is_checked() -> None:
+def test_the_result_of_outgoing_is_checked():
     pile = Post(9)
     pile.size = 2
     for wrong, says in (
@@ -278,17 +266,17 @@ def test_the_result_of_outgoing_is_checked() -> None:
         ([(0, "x")], r"expected a list of \(rank, bytes\)"),
         (None, "expected a list"),
     ):
-        pile.outgoing = lambda wrong=wrong: wrong  # type: ignore[method-assign]
+        pile.outgoing = lambda wrong=wrong: wrong
         with pytest.raises(SearchError, match=says):
             simulate.search([pile])
     with pytest.raises(ValueError, match="route = 'ring': expected 'random'"):
         simulate.search([Post(3)], options=Options(route="ring"))
-    pile.incoming = None  # type: ignore[method-assign, assignment]
+    pile.incoming = None
     with pytest.raises(TypeError, match=r"expected incoming\(payload\), as it has outgoing\(\)"):
         simulate.search([pile])
 
 
-def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it() -> None:
+def test_the_number_of_ranks_chooses_the_route_and_an_option_forces_it():
     assert [Options().route_on(size) for size in (1, 32, 33)] == ["ring", "ring", "random"]
     assert Options().route_on(2, n_hosts=2) == "random"
     assert {Options(route=route).route_on(size) == route for size in (1, 33) for route in ("ring", "random")} == {True}

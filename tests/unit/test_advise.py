@@ -71,7 +71,7 @@ def cluster_run(scheme: str, calls: int, recorded: SimulatedRows | None = None, 
     return sum(call.seconds for call in simulate(cluster, costs, calls))
 
 
-def test_rows_take_what_was_predicted() -> None:
+def test_rows_take_what_was_predicted():
     recorded, near, calls = SimulatedRows(4), 0.08, 40
     cluster_run("fos", calls, recorded)
     advice = advice_on(replay_rows, run_of(recorded.records, recorded.now))
@@ -106,7 +106,7 @@ def late_run(outside_s: Sequence[float], speeds: Sequence[float] = (1.0, 0.5)) -
     return run_of(records, float(ends.max()))
 
 
-def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
+def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came():
     whole = late_run([0.0, 0.0])
     first, second = whole.ranks
     killed = second._replace(steps=second.steps[:-1], ended=False)
@@ -114,7 +114,7 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came() -> None:
     assert advice.of.measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
-def test_time_outside_of_calls_counts() -> None:
+def test_time_outside_of_calls_counts():
     with_it = advice_on(replay_rows, late_run([0.3, 0.1]))
     level, taken = with_it.lines[0].predicted_s, with_it.of.measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)
@@ -126,7 +126,7 @@ def test_time_outside_of_calls_counts() -> None:
 
 
 @pytest.mark.parametrize("with_costs", [False, True])
-def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
+def test_tasks_take_what_was_predicted(with_costs):
     costs = task_costs("lognormal", 300, 5e-3, spread=1.2, seed=3)
     records = [Record(0.0) for _ in SPEEDS]
     pool = SimulatedPool([4], SPEEDS, records=records)
@@ -143,7 +143,7 @@ def test_tasks_take_what_was_predicted(with_costs: bool) -> None:
         assert gain_of(run_of(records, took_s))[0] == pytest.approx(by_number / took_s, rel=0.03)
 
 
-def test_maps_before_the_last_count_by_their_work() -> None:
+def test_maps_before_the_last_count_by_their_work():
     records = [Record(0.0) for _ in SPEEDS]
     pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
@@ -151,7 +151,7 @@ def test_maps_before_the_last_count_by_their_work() -> None:
     assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
 
 
-def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch):
     records = [Record(0.0) for _ in SPEEDS]
     took_s = SimulatedPool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
     monkeypatch.setattr(replay, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
@@ -181,7 +181,7 @@ def exchanged(weights: Sequence[float], cores: Sequence[float] = (1.0, 1.0, 1.0,
     return run_of(records, now + took.max())
 
 
-def test_a_distribution_takes_what_was_predicted() -> None:
+def test_a_distribution_takes_what_was_predicted():
     block = advice_on(replay_exchange, exchanged([0.25] * 4))
     static = advice_on(replay_exchange, exchanged([0.5, 0.25, 0.125, 0.125]))
     assert predicted(block, "as recorded") == pytest.approx(4 * 0.25 / 0.2)
@@ -190,7 +190,7 @@ def test_a_distribution_takes_what_was_predicted() -> None:
     assert predicted(block, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.6 * 1.015)
 
 
-def test_a_busy_machine_stays_busy() -> None:
+def test_a_busy_machine_stays_busy():
     """Rank 0 lost half of its core in the record, in equal blocks, where it waits most of the time."""
     busy = advice_on(replay_exchange, exchanged([0.25] * 4, [0.5, 1.0, 1.0, 1.0]))
     assert predicted(busy, "dealt by speed (static)") == pytest.approx(4 * 1.0 / 1.2 * 1.015, rel=1e-3)
@@ -199,7 +199,7 @@ def test_a_busy_machine_stays_busy() -> None:
     assert predicted(advice_on(replay_exchange, run), "as recorded") == pytest.approx(4 * 0.5 / 0.4, rel=1e-3)
 
 
-def test_a_busy_machine_is_noticed() -> None:
+def test_a_busy_machine_is_noticed():
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.step(Step(Driver.TASKS, 0.0, 4.0, 1.0, 10.0))
@@ -220,7 +220,7 @@ def pool_files() -> list[tuple[str, bytes]]:
     return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
 
 
-def test_each_host_has_its_own_clock() -> None:
+def test_each_host_has_its_own_clock():
     run = assemble(pool_files())
     late_s = 1000.0  # by which the clock of the second host is ahead
     ranks, offsets_s = list(run.ranks), list(run.offsets_s)
@@ -243,9 +243,7 @@ def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
     return str(path)
 
 
-def test_the_report_has_the_times_with_other_settings(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_report_has_the_times_with_other_settings(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     folder, page = folder_of(tmp_path, pool_files()), tmp_path / "page.html"
     assert main(["report", folder, "-o", str(page), "--json"]) == 0
@@ -275,7 +273,7 @@ def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **mo
     return Advice(Replayed("map_rows", measured_s, variants, [], **more), lines, [])
 
 
-def test_the_conclusion_comes_first() -> None:
+def test_the_conclusion_comes_first():
     best = advice_of(("as recorded", 9.9, 0.1), ("fos", 8.0, 0.1), ("no balancing", 20.0, 0.0))
     assert conclude(best) == ("fos: 1.25 times as fast as recorded (do it)", True)
     none = advice_of(("as recorded", 9.9, 0.1), ("fos", 9.9, 0.1), ("no balancing", 20.0, 0.0))
@@ -285,7 +283,7 @@ def test_the_conclusion_comes_first() -> None:
     assert reliable
 
 
-def test_a_model_that_is_far_off_gives_no_advice() -> None:
+def test_a_model_that_is_far_off_gives_no_advice():
     far = [("as recorded", 7.9, 0.1), ("fos", 5.0, 0.1)]
     assert conclude(advice_of(*far))[0].startswith("no advice: the model underestimates the recorded run by 21.0%; either")
     assert "the machine was busy: record it again" in conclude(advice_of(*far, core_share=np.array([0.5])))[0]
@@ -308,7 +306,7 @@ def damaged(what: str) -> list[tuple[str, bytes]]:
     return found
 
 
-def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path, capsys):
     records = [Record(0.0), Record(0.0)]
     for record in records:
         record.step(Step(Driver.SEARCH, 0.0, 1.0, 1.0, 5.0))
@@ -332,21 +330,18 @@ def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path: Path, capsy
     assert said["not_predicted"][1].startswith("exchange: vertices have moved")
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("torn", "records of 3 of 4 ranks: expected all of them"),
-        ("one rank", "records of 1 of 4 ranks: expected all of them"),
-        ("nothing in it", "contains nothing that can be replayed"),
-    ],
-)
-def test_a_record_that_predicts_nothing_says_why(what: str, words: str) -> None:
+@pytest.mark.parametrize(("what", "words"), [
+    ("torn", "records of 3 of 4 ranks: expected all of them"),
+    ("one rank", "records of 1 of 4 ranks: expected all of them"),
+    ("nothing in it", "contains nothing that can be replayed"),
+])  # fmt: skip
+def test_a_record_that_predicts_nothing_says_why(what, words):
     found, (why,) = predictions(assemble(damaged(what)), quiet)
     assert not found
     assert words in why
 
 
-def test_records_of_another_version_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_of_another_version_are_refused(tmp_path, capsys):
     folder = folder_of(tmp_path, [(name, data[:6] + b"\x01\x00" + data[8:]) for name, data in pool_files()])
     assert main(["report", folder, "-o", str(tmp_path / "page.html")]) == 2
     said = capsys.readouterr().err

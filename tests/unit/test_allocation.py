@@ -22,7 +22,7 @@ def needed(counts: Any, n: int, t: Any, talk: Any) -> Floats:
     return x * (np.asarray(t, dtype=float) + np.asarray(talk, dtype=float) * (n - x))
 
 
-def test_one_node_past_its_peak() -> None:
+def test_one_node_past_its_peak():
     """With much talk it is best to have all on one node: the paper's rounding misses it here."""
     instance = {"tasks": 3, "time": [1, 2, 2, 3], "edge_probability": 1.0, "exchange": [2.2, 2.3, 3.1, 2.5]}
     exact = allocate(**instance, cap=[1, 3, 3, 3])
@@ -34,7 +34,7 @@ def test_one_node_past_its_peak() -> None:
     assert paper.lower_bound == 6.0
 
 
-def test_without_talk_by_speed() -> None:
+def test_without_talk_by_speed():
     assert allocate(7, [1, 2, 4]).counts.tolist() == [4, 2, 1]
     assert allocate(1000, [1.0, 2.0, 4.0]).counts.tolist() == [572, 286, 142]
     for method in ("exact", "paper"):
@@ -49,7 +49,7 @@ def test_without_talk_by_speed() -> None:
     assert allocate(0, 1.0).makespan == 0.0
 
 
-def test_numbers_stand_for_all_nodes() -> None:
+def test_numbers_stand_for_all_nodes():
     assert allocate(10, 1.0, edge_probability=0.1, exchange=[0.1, 0.1]).counts.tolist() == [5, 5]
     assert allocate(10, 1.0, cap=[7, 7]).counts.tolist() in ([5, 5], [3, 7], [7, 3])
     assert allocate(10, 1.0, wait_probability=1.0).counts.tolist() == [10]
@@ -65,7 +65,7 @@ def test_numbers_stand_for_all_nodes() -> None:
     st.lists(st.tuples(st.floats(1e-9, 1e3), st.floats(0, 1e3)), min_size=1, max_size=6),
     st.sampled_from([0.0, 1e-12, 1e-3, 0.3, 1.0]),
 )
-def test_a_level_of_real_numbers_is_no_better(n: int, drawn: list[tuple[float, float]], e: float) -> None:
+def test_a_level_of_real_numbers_is_no_better(n, drawn, e):
     """With so many tasks rounding is no matter: no single task that goes elsewhere makes the last node earlier."""
     t, exchange = np.array(drawn).T
     for method in ("exact", "paper"):
@@ -85,7 +85,7 @@ def test_a_level_of_real_numbers_is_no_better(n: int, drawn: list[tuple[float, f
 
 
 @pytest.mark.parametrize("n", [10**9, 10**9 + 7, 2**40 + 1])
-def test_integers_stay_integers(n: int) -> None:
+def test_integers_stay_integers(n):
     result = allocate(n, [1.0, 1.0, 1.0])
     assert sorted(result.counts.tolist()) == [n // 3] * (3 - n % 3) + [n // 3 + 1] * (n % 3)
     assert (result.makespan, result.counts.dtype) == (-(-n // 3), np.int64)
@@ -93,7 +93,7 @@ def test_integers_stay_integers(n: int) -> None:
     assert together.counts.tolist() == [n - 1, 1]  # talk rules: as many on one node as it can hold
 
 
-def test_a_hundred_thousand_nodes() -> None:
+def test_a_hundred_thousand_nodes():
     rng = np.random.default_rng(0)
     m, n = 10**5, 10**8
     instance = {"time": rng.uniform(1, 4, m), "edge_probability": 1e-5, "exchange": rng.uniform(0, 1e-3, m)}
@@ -107,8 +107,8 @@ def test_a_hundred_thousand_nodes() -> None:
     assert (one_more[result.counts < cap] >= result.makespan).all()  # all T_i rise: nobody could help
 
 
-def test_frozen() -> None:
+def test_frozen():
     result = allocate(3, [1, 2])
     with pytest.raises(AttributeError):
-        result.makespan = 0.0  # type: ignore[misc]
+        result.makespan = 0.0
     assert lb_mpi.Allocation is Allocation

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
 
 import networkx as nx
 import numpy as np
@@ -43,7 +42,7 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_place_of_the_greedy_among_all_arrangements(capsys):
     graph, speeds = parse("2,3/1,4,6/1,5/2/3,6/2,5"), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     found = lb_mpi.arrange(graph, speeds, method="paper")
     every = np.array([value(graph, speeds[list(order)], "uniform") for order in itertools.permutations(range(6))])
@@ -63,7 +62,7 @@ def test_the_place_of_the_greedy_among_all_arrangements(capsys: pytest.CaptureFi
 
 
 @given(cases(), st.sampled_from(OBJECTIVES))
-def test_costs_are_those_of_the_matrix(case: tuple[Graph, Floats], objective: str) -> None:
+def test_costs_are_those_of_the_matrix(case, objective):
     graph, speeds = case
     aim = AIMS[objective](graph)
     layouts = np.array([speeds, speeds[::-1]])
@@ -73,7 +72,7 @@ def test_costs_are_those_of_the_matrix(case: tuple[Graph, Floats], objective: st
 
 @settings(deadline=None)  # compiled at first use
 @given(cases(), st.floats(0.01, 100))
-def test_the_secular_equation_for_one_speed(case: tuple[Graph, Floats], factor: float) -> None:
+def test_the_secular_equation_for_one_speed(case, factor):
     graph, speeds = case
     aim = UniformAim(graph)
     seen = see(find_modes(aim.laplacian, speeds, 1, 1), speeds, aim.degrees)
@@ -90,7 +89,7 @@ def test_the_secular_equation_for_one_speed(case: tuple[Graph, Floats], factor: 
 
 @settings(deadline=None)  # compiled at first use
 @given(cases())
-def test_the_secular_equation_for_two_speeds(case: tuple[Graph, Floats]) -> None:
+def test_the_secular_equation_for_two_speeds(case):
     graph, speeds = case
     aim = UniformAim(graph)
     seen = see(find_modes(aim.laplacian, speeds, 1, 1), speeds, aim.degrees)
@@ -107,7 +106,7 @@ def test_the_secular_equation_for_two_speeds(case: tuple[Graph, Floats]) -> None
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(OBJECTIVES))
-def test_bounds_of_swaps_are_never_above_the_cost(case: tuple[Graph, Floats], objective: str) -> None:
+def test_bounds_of_swaps_are_never_above_the_cost(case, objective):
     graph, speeds = case
     aim = AIMS[objective](graph)
     first, second = np.triu_indices(graph.n, 1)
@@ -125,7 +124,7 @@ def test_bounds_of_swaps_are_never_above_the_cost(case: tuple[Graph, Floats], ob
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(OBJECTIVES))
-def test_the_best_place(case: tuple[Graph, Floats], objective: str) -> None:
+def test_the_best_place(case, objective):
     graph, speeds = case
     aim = AIMS[objective](graph)
     places = np.arange(graph.n)
@@ -142,7 +141,7 @@ def test_the_best_place(case: tuple[Graph, Floats], objective: str) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(cases(most=5), st.sampled_from(OBJECTIVES))
-def test_exhaustive_is_brute_force(case: tuple[Graph, Floats], objective: str) -> None:
+def test_exhaustive_is_brute_force(case, objective):
     graph, speeds = case
     found = lb_mpi.arrange(graph, speeds, objective=objective, method="exhaustive")
     least = min(value(graph, np.array(layout), objective) for layout in itertools.permutations(speeds))
@@ -151,9 +150,7 @@ def test_exhaustive_is_brute_force(case: tuple[Graph, Floats], objective: str) -
 
 @settings(max_examples=20, deadline=None)
 @given(cases(), st.sampled_from(OBJECTIVES), st.sampled_from(METHODS))
-def test_every_method_gives_a_permutation_and_nothing_worse(
-    case: tuple[Graph, Floats], objective: str, method: str
-) -> None:
+def test_every_method_gives_a_permutation_and_nothing_worse(case, objective, method):
     graph, speeds = case
     if method == "exhaustive" and graph.n > 6:
         return
@@ -171,7 +168,7 @@ def test_every_method_gives_a_permutation_and_nothing_worse(
     assert again.positions.tolist() == found.positions.tolist()
 
 
-def test_each_method_is_better_than_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_method_is_better_than_the_one_before(monkeypatch):
     monkeypatch.setattr(methods_module, "ROUNDS", 8)
     graph, speeds = parse("mesh:8x8"), np.random.default_rng(0).uniform(1, 10, 64)
     p = {method: lb_mpi.arrange(graph, speeds, method=method).p for method in ("paper", "fill", "swap", "anneal")}
@@ -183,7 +180,7 @@ def test_each_method_is_better_than_the_one_before(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_no_swap_improves_a_local_minimum(objective: str) -> None:
+def test_no_swap_improves_a_local_minimum(objective):
     graph, speeds = parse("torus:3x5"), np.random.default_rng(1).uniform(1, 10, 15)
     layout = speeds[lb_mpi.arrange(graph, speeds, objective=objective, method="swap").positions]
     here = value(graph, layout, objective)
@@ -194,7 +191,7 @@ def test_no_swap_improves_a_local_minimum(objective: str) -> None:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_few_modes_do_as_well(monkeypatch: pytest.MonkeyPatch, objective: str) -> None:
+def test_a_few_modes_do_as_well(monkeypatch, objective):
     graph, speeds = parse("mesh:7x7"), np.random.default_rng(2).uniform(1, 10, 49)
     by_all = lb_mpi.arrange(graph, speeds, objective=objective, method="fill")
     monkeypatch.setattr(aims_module, "DENSE", 20)
@@ -214,7 +211,7 @@ def test_a_few_modes_do_as_well(monkeypatch: pytest.MonkeyPatch, objective: str)
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_one_two_and_equal_speeds_have_nothing_to_gain(method: str, objective: str) -> None:
+def test_one_two_and_equal_speeds_have_nothing_to_gain(method, objective):
     for graph, speeds in ((parse("ring:1"), [3.0]), (parse("ring:2"), [1.0, 5.0]), (parse("mesh:2x3"), [2.0] * 6)):
         found = lb_mpi.arrange(graph, speeds, objective=objective, method=method)
         assert found.positions.tolist() == list(range(graph.n))
@@ -224,7 +221,7 @@ def test_one_two_and_equal_speeds_have_nothing_to_gain(method: str, objective: s
     assert lb_mpi.arrange("ring:1", [3.0], objective=objective, method=method).steps_predicted == 0
 
 
-def test_a_good_order_is_kept() -> None:
+def test_a_good_order_is_kept():
     graph, speeds = parse("mesh:1x3"), np.array([1.0, 3.0, 2.0])
     for method in ("exhaustive", "fill", "swap", "anneal"):
         found = lb_mpi.arrange(graph, speeds, method=method)
@@ -233,7 +230,7 @@ def test_a_good_order_is_kept() -> None:
 
 
 @pytest.mark.parametrize("method", ["fill", "anneal"])
-def test_progress_rises_to_the_end(method: str) -> None:
+def test_progress_rises_to_the_end(method):
     told: list[float] = []
     graph, speeds = parse("mesh:3x4"), np.random.default_rng(0).uniform(1, 10, 12)
     lb_mpi.arrange(graph, speeds, method=method, progress=lambda text, done: told.append(done))
@@ -246,7 +243,7 @@ def test_progress_rises_to_the_end(method: str) -> None:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", ["mesh:3x3", "mesh:6x6", "hypercube:4", "ring:12"])
-def test_predicted_steps_are_measured(name: str, objective: str) -> None:
+def test_predicted_steps_are_measured(name, objective):
     graph, rng = parse(name), np.random.default_rng(5)
     speeds = rng.uniform(1, 10, graph.n)
     found = lb_mpi.arrange(graph, speeds, objective=objective)
@@ -258,7 +255,7 @@ def test_predicted_steps_are_measured(name: str, objective: str) -> None:
         assert np.median(measured) == pytest.approx(predicted, rel=0.15)
 
 
-def test_nothing_left_to_do_takes_no_steps() -> None:
+def test_nothing_left_to_do_takes_no_steps():
     assert predict_steps(parse("ring:5"), [1.0] * 5, tolerance=10.0) == 0
     assert predict_steps(parse("ring:2"), [1.0, 4.0]) == 1
 
@@ -266,7 +263,7 @@ def test_nothing_left_to_do_takes_no_steps() -> None:
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_list_is_put_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_host_list_is_put_in_order(capsys, tmp_path):
     path = tmp_path / "hosts"
     path.write_text("a speed=5 # the fastest\n\nb\nc slots=2 speed=1.5\n")
     line = ["arrange", "--graph", "mesh:1x3", "--hosts", str(path)]

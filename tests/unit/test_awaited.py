@@ -42,34 +42,31 @@ def nobody_asks(question: int) -> None:
     raise AssertionError(f"question {question} is asked")
 
 
-@pytest.mark.parametrize(
-    ("states", "ranks"),
-    [
-        ([waits(0), idle(1), waits(2, 9.0)], ["1"]),
-        ([waits(0), idle(1), idle(2, 99.0)], ["1", "2"]),
-        ([waits(0), at_end(1), idle(2)], ["1", "2"]),
-        ([waits(0), idle(1), serves(2)], ["1"]),
-        ([waits(0), at_end(1, 7.9), waits(2)], []),  # what is known of rank 0 may be older
-        ([waits(0), idle(1, 7.9), waits(2)], []),  # it may have computed
-        ([waits(0), idle(1), waits(2, 7.9)], []),
-        ([waits(0), idle(1), serves(2, 7.9)], []),
-        ([waits(0), waits(1), in_task(2)], []),  # a function of the user may wait as long as it likes
-        ([waits(0), idle(1), in_task(2)], []),
-        ([waits(0), idle(1)], []),  # of rank 2 nothing is known
-        ([serves(0), serves(1), idle(2)], []),  # nobody waits
-        ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside
-        ([waits(0, LONG_S), waits(1, LONG_S), computes(2, LONG_S)], ["2"]),
-        ([waits(0, LONG_S), waits(1, LONG_S), computes(2, LONG_S - 1)], []),  # it has been in lb_mpi since they wait
-        ([waits(0, LONG_S - 1), waits(1, LONG_S), computes(2, LONG_S)], []),
-        ([waits(0, LONG_S), idle(1), computes(2)], []),  # rank 1 may wait for rank 2
-    ],
-)
-def test_a_rank_outside_hangs_if_all_others_wait(states: list[RankState], ranks: list[str]) -> None:
+@pytest.mark.parametrize(("states", "ranks"), [
+    ([waits(0), idle(1), waits(2, 9.0)], ["1"]),
+    ([waits(0), idle(1), idle(2, 99.0)], ["1", "2"]),
+    ([waits(0), at_end(1), idle(2)], ["1", "2"]),
+    ([waits(0), idle(1), serves(2)], ["1"]),
+    ([waits(0), at_end(1, 7.9), waits(2)], []),  # what is known of rank 0 may be older
+    ([waits(0), idle(1, 7.9), waits(2)], []),  # it may have computed
+    ([waits(0), idle(1), waits(2, 7.9)], []),
+    ([waits(0), idle(1), serves(2, 7.9)], []),
+    ([waits(0), waits(1), in_task(2)], []),  # a function of the user may wait as long as it likes
+    ([waits(0), idle(1), in_task(2)], []),
+    ([waits(0), idle(1)], []),  # of rank 2 nothing is known
+    ([serves(0), serves(1), idle(2)], []),  # nobody waits
+    ([idle(0, 99.0), idle(1, 99.0), at_end(2)], []),  # nobody is inside
+    ([waits(0, LONG_S), waits(1, LONG_S), computes(2, LONG_S)], ["2"]),
+    ([waits(0, LONG_S), waits(1, LONG_S), computes(2, LONG_S - 1)], []),  # it has been in lb_mpi since they wait
+    ([waits(0, LONG_S - 1), waits(1, LONG_S), computes(2, LONG_S)], []),
+    ([waits(0, LONG_S), idle(1), computes(2)], []),  # rank 1 may wait for rank 2
+])  # fmt: skip
+def test_a_rank_outside_hangs_if_all_others_wait(states, ranks):
     assert [hang.rank for hang in Awaited(3, HANG_S, nobody_asks).stuck(50.0, states)] == ranks
     assert Awaited(3, 0.0, nobody_asks).stuck(50.0, states) == []
 
 
-def test_a_rank_that_computes_outside_is_late_before_it_hangs() -> None:
+def test_a_rank_that_computes_outside_is_late_before_it_hangs():
     awaited = Awaited(2, HANG_S, nobody_asks)
     assert awaited.stuck(50.0, [waits(0), computes(1, 7.9)]) == awaited.late == []
     assert awaited.stuck(51.0, [waits(0), computes(1)]) == []
@@ -78,7 +75,7 @@ def test_a_rank_that_computes_outside_is_late_before_it_hangs() -> None:
     assert awaited.stuck(52.0, [waits(0), in_task(1)]) == awaited.late == []
 
 
-def test_a_hang_is_described_in_one_line() -> None:
+def test_a_hang_is_described_in_one_line():
     hangs = Awaited(3, HANG_S, nobody_asks).stuck(50.0, [waits(0), idle(1, 60.0), at_end(2, 9.0)])
     assert [str(hang) for hang in hangs] == [
         "rank 1 on host b hangs: neither computing nor answering for 8 s, while the other ranks wait in a map",
@@ -108,23 +105,18 @@ def on(hosts: str, states: list[RankState]) -> list[RankState]:
     return [one._replace(host=host) for one, host in zip(states, hosts, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "n_silent", "ranks"),
-    [
-        ("abc", [1, 1, 2], ["2"]),
-        ("abc", [2, 1, 1], ["0"]),
-        ("aabbcc", [2, 2, 4, 4, 2, 2], ["2", "3"]),
-        ("ab", [1, 1], ["1"]),  # rank 0's host is taken for connected
-        ("aab", [1, 1, 2], ["2"]),
-        ("abcd", [2, 2, 2, 2], ["1", "2", "3"]),
-        ("abc", [1, 1, None], ["1"]),
-        ("abc", [0, 0, 0], []),
-        ("abc", [None, None, None], []),
-    ],
-)
-def test_a_rank_without_answers_is_cut_off_if_all_ranks_sleep(
-    hosts: str, n_silent: list[int | None], ranks: list[str]
-) -> None:
+@pytest.mark.parametrize(("hosts", "n_silent", "ranks"), [
+    ("abc", [1, 1, 2], ["2"]),
+    ("abc", [2, 1, 1], ["0"]),
+    ("aabbcc", [2, 2, 4, 4, 2, 2], ["2", "3"]),
+    ("ab", [1, 1], ["1"]),  # rank 0's host is taken for connected
+    ("aab", [1, 1, 2], ["2"]),
+    ("abcd", [2, 2, 2, 2], ["1", "2", "3"]),
+    ("abc", [1, 1, None], ["1"]),
+    ("abc", [0, 0, 0], []),
+    ("abc", [None, None, None], []),
+])  # fmt: skip
+def test_a_rank_without_answers_is_cut_off_if_all_ranks_sleep(hosts, n_silent, ranks):
     for last in (waits, serves):
         states = on(hosts, [waits(rank) for rank in range(len(hosts) - 1)] + [last(len(hosts) - 1)])
         found = answered(states, n_silent)
@@ -132,7 +124,7 @@ def test_a_rank_without_answers_is_cut_off_if_all_ranks_sleep(
         assert all(hang.cut_off for hang in found)
 
 
-def test_an_answer_to_an_earlier_question_does_not_count() -> None:
+def test_an_answer_to_an_earlier_question_does_not_count():
     awaited = Awaited(2, HANG_S, lambda _question: None)
     early = [waits(rank)._replace(answered=1, n_silent=1) for rank in range(2)]
     awaited.stuck(0.0, [waits(0), waits(1)])
@@ -140,7 +132,7 @@ def test_an_answer_to_an_earlier_question_does_not_count() -> None:
     assert awaited.stuck(101.0, early) == awaited.stuck(100.0 + ANSWERS_S, early) == []
 
 
-def test_a_rank_hangs_that_is_stopped() -> None:
+def test_a_rank_hangs_that_is_stopped():
     one = RankState("0", "here", stopped=True, stopped_s=9.0)
     states = [one, one._replace(phase=MAP), one._replace(stopped_s=8.9)]
     assert [str(hang) for hang in stopped(states, 9.0)] == [
@@ -150,7 +142,7 @@ def test_a_rank_hangs_that_is_stopped() -> None:
     assert stopped(states, 9.1) == stopped(states, 0.0) == []
 
 
-def test_a_rank_sleeps_that_is_asleep_most_of_the_time() -> None:
+def test_a_rank_sleeps_that_is_asleep_most_of_the_time():
     waiting = Waiting(0.0)
     asleep_s = 0.0
 

@@ -50,7 +50,7 @@ def broken(text: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_mistakes_at_random(name: str, tmp_path: Path) -> None:
+def test_mistakes_at_random(name, tmp_path):
     originals, read, kind, where = FILES[name]
     path = tmp_path / name
     refused = 0

@@ -69,7 +69,7 @@ class Nobody:
         pass
 
 
-def test_what_a_slow_rank_sends_leaves_after_its_rests() -> None:
+def test_what_a_slow_rank_sends_leaves_after_its_rests():
     presence: Any = Nobody()
     rests, rested = [0.0, 1e-6, 1e-6, 0.0, 1e-6, 0.0, 1e-6], list[int]()
     actor, port = Slow(Jobs(["a", "b", "c"]), lambda: rests.pop(0)), Sent()
@@ -254,7 +254,7 @@ class Busy(Sent):
         return [(2, self.messages.pop(0))]
 
 
-def test_a_protocol_error_names_the_last_events() -> None:
+def test_a_protocol_error_names_the_last_events():
     presence: Any = Nobody()
     with pytest.raises(ProtocolError, match="rank 0 got c") as caught:
         carry(Confused(["x", "y"]), Busy(["a", "b", "c"]), presence, Off(), Interrupts())
@@ -266,7 +266,7 @@ def test_a_protocol_error_names_the_last_events() -> None:
     assert len(caught.value.__notes__[0].splitlines()) == 21
 
 
-def test_a_rank_that_waits_takes_turns_only_when_something_may_have_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_takes_turns_only_when_something_may_have_arrived(monkeypatch):
     monkeypatch.setattr("lb_mpi.mpi.common.carrier.NAPS_S", math.inf)
     presence: Any = Nobody()
     carry(Waits(4), port := Silent(), presence, Off(), Interrupts())

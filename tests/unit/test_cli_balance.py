@@ -16,7 +16,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["fos", "cg", "dimension_exchange", "auto"])
-def test_the_answer_is_that_of_balance(capsys: pytest.CaptureFixture[str], scheme: str) -> None:
+def test_the_answer_is_that_of_balance(capsys, scheme):
     nodes = "--speeds", "2,1,1,4", "--times", "10,4,6,1"
     found = json.loads(printed(capsys, "ring:4", *nodes, "--scheme", scheme, "--tolerance", "1e-6", "--json"))
     speeds, loads = [2.0, 1.0, 1.0, 4.0], [20.0, 4.0, 6.0, 4.0]
@@ -27,7 +27,7 @@ def test_the_answer_is_that_of_balance(capsys: pytest.CaptureFixture[str], schem
     assert (found["speeds"], found["times"]) == (speeds, [10.0, 4.0, 6.0, 1.0])
 
 
-def test_a_small_mesh_is_drawn_as_in_figure_2(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_small_mesh_is_drawn_as_in_figure_2(capsys):
     out = printed(capsys, "mesh:2x2", "--speeds", "1,1,1,1", "--times", "4,0,0,0", "--tolerance", "1e-9")
     assert out.splitlines()[2:12] == [
         "+------+         +------+",
@@ -46,14 +46,14 @@ def test_a_small_mesh_is_drawn_as_in_figure_2(capsys: pytest.CaptureFixture[str]
     assert "least eigenvalue of M -0.3333, largest but 1 in absolute value 0.3333: fos converges" in out
 
 
-def test_long_lists_are_shortened(capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lists_are_shortened(capsys):
     out = printed(capsys, "ring:50", "--tolerance", "0.001").splitlines()
     assert "... and 30 more" in out
     assert len(out) < 52
     assert printed(capsys, "ring:50", "--steps", "3").count("not converged") == 1
 
 
-def test_components_are_named_once_and_balanced_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_components_are_named_once_and_balanced_apart(capsys):
     with pytest.warns(UserWarning, match="2 components") as said:
         found = json.loads(printed(capsys, "2/1/4/3", "--speeds", "1,1,1,1", "--times", "4,0,2,0", "--json"))
     assert len(said) == 1

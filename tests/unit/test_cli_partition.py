@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from lb_mpi.__main__ import main
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import partition_metrics
 
 
-def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_documented_line(capsys, tmp_path):
     output = tmp_path / "mesh.part"
     line = "mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
     assert main(["partition", *line.split(), str(output)]) == 0
@@ -26,14 +25,14 @@ def test_the_documented_line(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
 
 
-def test_the_parts_of_the_course_by_the_mean(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_parts_of_the_course_by_the_mean(capsys):
     line = "3,5/4,6/1,5,4/2,6,3/1,3/2,4 -k 2 --method spectral --threshold mean --show --json"
     assert main(["partition", *line.split()]) == 0
     given = json.loads(capsys.readouterr().out)
     assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
 
 
-def test_a_graph_in_pieces(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_graph_in_pieces(capsys, tmp_path):
     path = tmp_path / "pieces.graph"
     path.write_text("3 0\n\n\n\n")
     assert main(["partition", str(path), "-k", "2", "--json"]) == 0
@@ -49,7 +48,7 @@ MACHINE = """{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "sp
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
 
 
-def test_a_partition_is_judged_on_a_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_partition_is_judged_on_a_machine(capsys, tmp_path):
     machine = tmp_path / "machine.json"
     machine.write_text(MACHINE)
     line = ["partition", "mesh:2x4", "-k", "2", "--machine", str(machine)]
@@ -64,7 +63,7 @@ def test_a_partition_is_judged_on_a_machine(capsys: pytest.CaptureFixture[str], 
     assert "machine of 2 ranks: expected 3" in capsys.readouterr().err
 
 
-def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_parts_are_written_whole_or_not_at_all(capsys, tmp_path):
     (tmp_path / "a.part").write_text("0\n1\n")
     (tmp_path / "link.part").symlink_to("a.part")
     line = ["partition", "ring:4", "-k", "2", "--effort", "fast", "-o"]
@@ -77,7 +76,7 @@ def test_parts_are_written_whole_or_not_at_all(capsys: pytest.CaptureFixture[str
     assert Path("/dev/full").is_char_device()
 
 
-def test_the_least_time_is_an_aim(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_least_time_is_an_aim(capsys, tmp_path):
     machine = tmp_path / "machine.json"
     machine.write_text(MACHINE)
     line = ["partition", "mesh:6x40", "-k", "2", "--machine", str(machine), "--aim"]

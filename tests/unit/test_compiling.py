@@ -9,7 +9,7 @@ from lb_mpi.compiling import Compilation
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
+def calls(monkeypatch):
     """Released by each call that is made meanwhile, which comes at once."""
     made = threading.Semaphore(0)
     monkeypatch.setattr(compiling, "EVERY_S", 1e-3)
@@ -17,7 +17,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> threading.Semaphore:
     return made
 
 
-def test_while_a_kernel_and_those_that_it_calls_are_compiled_others_are_answered(calls: threading.Semaphore) -> None:
+def test_while_a_kernel_and_those_that_it_calls_are_compiled_others_are_answered(calls):
     one = Compilation()
     for _ in range(2):
         one.begin("outer")
@@ -30,9 +30,7 @@ def test_while_a_kernel_and_those_that_it_calls_are_compiled_others_are_answered
     assert one.n_done == 4
 
 
-def test_a_long_compilation_is_shown(
-    calls: threading.Semaphore, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_long_compilation_is_shown(calls, monkeypatch, capsys):
     one = Compilation()
     one.begin("quick")
     assert calls.acquire(timeout=60.0)

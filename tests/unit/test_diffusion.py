@@ -14,14 +14,14 @@ from lb_mpi import metrics
 from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
 from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, coefficients, prepare, theorem_4
-from lb_mpi.graph import Floats, Graph, parse
+from lb_mpi.graph import Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
 # --- facts about M ---
 
 
 @given(cases(), st.sampled_from(TAU_RULES))
-def test_theorem_4_is_examined_for_m_itself(case: tuple[Graph, Floats, Floats], rule: str) -> None:
+def test_theorem_4_is_examined_for_m_itself(case, rule):
     graph, speeds, _ = case
     found, setup = theorem_4(graph, speeds, rule), prepare(graph, speeds, "fos", rule)
     factor = next(coefficients("fos", rule, setup.spectrum, setup.points))[0]
@@ -39,7 +39,7 @@ def test_theorem_4_is_examined_for_m_itself(case: tuple[Graph, Floats, Floats], 
 
 @settings(max_examples=40)
 @given(cases(), st.sampled_from(STEPPING), st.sampled_from(TAU_RULES))
-def test_work_is_conserved_and_flow_has_no_cycle(case: tuple[Graph, Floats, Floats], scheme: str, tau: str) -> None:
+def test_work_is_conserved_and_flow_has_no_cycle(case, scheme, tau):
     graph, speeds, loads = case
     diffusion = Diffusion(prepare(graph, speeds, scheme, tau), loads)
     size = float(loads.sum())
@@ -67,7 +67,7 @@ HOW = [
 
 @settings(max_examples=60)
 @given(cases(), st.sampled_from(HOW))
-def test_balances_over_six_orders_of_magnitude(case: tuple[Graph, Floats, Floats], how: tuple[str, str]) -> None:
+def test_balances_over_six_orders_of_magnitude(case, how):
     graph, speeds, loads = case
     result = balance(graph, loads, speeds, scheme=how[0], tau=how[1], tolerance=0.01)
     assert result.converged
@@ -80,7 +80,7 @@ def test_balances_over_six_orders_of_magnitude(case: tuple[Graph, Floats, Floats
     assert all(value > 0.01 for value in result.imbalance[:-1]) or result.loads.min() >= 0
 
 
-def test_direct_reaches_rounding_in_one_step_also_in_a_graph_that_needs_a_sparse_matrix() -> None:
+def test_direct_reaches_rounding_in_one_step_also_in_a_graph_that_needs_a_sparse_matrix():
     graph, speeds, loads = paper_case("mesh:16x16", 0)
     result = balance(graph, loads, speeds, scheme="direct", tolerance=1e-12)
     assert (result.steps, result.converged) == (1, True)
@@ -99,7 +99,7 @@ def medians(name: str, scheme: str, tau: str, seeds: int = 20) -> tuple[float, .
 
 
 @pytest.mark.parametrize("name", ["mesh:5x5", "mesh:8x8", "mesh:16x16"])
-def test_cg_and_chebyshev_beat_fos(name: str) -> None:
+def test_cg_and_chebyshev_beat_fos(name):
     fos, chebyshev, cg = (
         medians(name, *how)[-1] for how in (("fos", "paper"), ("chebyshev", "paper"), ("cg", "uniform"))
     )
@@ -107,7 +107,7 @@ def test_cg_and_chebyshev_beat_fos(name: str) -> None:
     assert cg <= fos / 13
 
 
-def test_a_thousand_ranks() -> None:
+def test_a_thousand_ranks():
     steps = {
         scheme: medians("mesh:32x32", scheme, "uniform" if scheme == "cg" else "paper", 1) for scheme in STEPPING[1:5]
     }
@@ -121,7 +121,7 @@ def test_a_thousand_ranks() -> None:
 
 @pytest.mark.parametrize("name", ["mesh:3x4", "complete:11", "ring:5", "hypercube:4"])
 @pytest.mark.parametrize("scheme", ["fos", "sos", "chebyshev", "ops"])
-def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
+def test_one_rank_is_the_whole_graph(name, scheme):
     graph, speeds, loads = paper_case(name, 1)
     whole = Diffusion(setup := prepare(graph, speeds, scheme), loads)
     while not whole.converged(1e-6):
@@ -136,7 +136,7 @@ def test_one_rank_is_the_whole_graph(name: str, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_disconnected(scheme: str) -> None:
+def test_disconnected(scheme):
     graph = Graph.from_edges(6, [0, 1, 3], [1, 2, 4])  # 0-1-2, 3-4, 5
     speeds, loads = np.array([1.0, 2, 3, 4, 5, 6]), np.array([12.0, 0, 0, 9, 0, 7])
     with pytest.warns(UserWarning, match="3 components .3 with rank 0, 2 with rank 3, 1 with rank 5"):
@@ -153,7 +153,7 @@ def test_disconnected(scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", ["mesh:1x1", "mesh:1x2", "mesh:2x2", "ring:3", "complete:5", "torus:4x4"])
-def test_small_graphs_equal_speeds_no_work(scheme: str, name: str) -> None:
+def test_small_graphs_equal_speeds_no_work(scheme, name):
     graph = parse(name)
     ones = np.ones(graph.n)
     for loads in (0 * ones, 3 * ones):
@@ -166,7 +166,7 @@ def test_small_graphs_equal_speeds_no_work(scheme: str, name: str) -> None:
     assert result.steps <= 1000
 
 
-def test_max_steps_is_said() -> None:
+def test_max_steps_is_said():
     graph, speeds, loads = paper_case("mesh:5x5", 0)
     result = balance(graph, loads, speeds, tolerance=1e-6, max_steps=10)
     assert isinstance(result, Balance)

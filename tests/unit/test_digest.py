@@ -34,7 +34,7 @@ def enclosing(value: Any) -> Callable[[Any], Any]:
     return lambda k: (k, value)
 
 
-class Bag(set):  # type: ignore[type-arg]
+class Bag(set):
     pass
 
 
@@ -68,7 +68,7 @@ def all_kinds() -> list[bytes]:
     ]
 
 
-def test_the_seed_of_hashes_does_not_count() -> None:
+def test_the_seed_of_hashes_does_not_count():
     script = "from tests.unit.test_digest import all_kinds; print(*(each.hex() for each in all_kinds()))"
     told = set()
     for seed in ("1", "2", "3"):
@@ -78,7 +78,7 @@ def test_the_seed_of_hashes_does_not_count() -> None:
     assert len(set(told.pop().split())) == len(all_kinds())
 
 
-def test_equal_items_have_equal_digests() -> None:
+def test_equal_items_have_equal_digests():
     two = "no" + "".join(["r", "th"])
     assert of(len, ["north", "north"]) == of(len, ["north", two])
     rows = np.arange(12.0).reshape(4, 3)
@@ -105,7 +105,7 @@ def parts() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", parts())
-def test_it_does_not_count_which_equal_parts_are_one_object(name: str) -> None:
+def test_it_does_not_count_which_equal_parts_are_one_object(name):
     one = parts()[name]
     shared, apart = [one, (one, one), {"a": one}], [parts()[name] for _ in range(4)]
     items = [shared, [apart[0], (apart[1], apart[2]), {"a": apart[3]}]]
@@ -116,7 +116,7 @@ def test_it_does_not_count_which_equal_parts_are_one_object(name: str) -> None:
     assert len({of(len, other) for other in ([one], [one, one], [[one]], [one, [one]], [(one, one)], [])}) == 6
 
 
-def test_values_that_hold_a_part_many_times_or_themselves_have_digests() -> None:
+def test_values_that_hold_a_part_many_times_or_themselves_have_digests():
     many: Any = [1]
     for _ in range(200):  # 2**200 parts
         many = [many, many]
@@ -126,14 +126,14 @@ def test_values_that_hold_a_part_many_times_or_themselves_have_digests() -> None
     assert of(len, [itself]) == of(len, [copy.deepcopy(itself)]) != of(len, [[1, [1]]])
 
 
-def test_functions_are_told_apart_by_module_and_name_and_by_what_they_hold() -> None:
+def test_functions_are_told_apart_by_module_and_name_and_by_what_they_hold():
     partials = [functools.partial(max, 1), functools.partial(max, 2), functools.partial(max, key=len)]
     functions = [max, min, np.max, enclosing, *partials, Model(x=1).run, Model(x=2).run, Model]
     assert len({of(function) for function in functions}) == len(functions)
     assert of(enclosing) == of(enclosing)
 
 
-def test_a_function_without_a_name_needs_a_key() -> None:
+def test_a_function_without_a_name_needs_a_key():
     unnamed = [lambda k: k, enclosing(1), functools.partial(max, key=lambda k: k), Model(x=enclosing(1)).run]
     for function in unnamed:
         with pytest.raises(TypeError, match=r"^function = .*: expected a function that its module has .*, or key= with"):
@@ -142,7 +142,7 @@ def test_a_function_without_a_name_needs_a_key() -> None:
     assert len({of(max), of(max, key="a"), of(max, key="max"), of(max, (1, 2), key="a"), of(max, star=True, key="a")}) == 5
 
 
-def test_items_that_give_other_results_are_told_apart() -> None:
+def test_items_that_give_other_results_are_told_apart():
     items: list[Any] = [
         [1, 2], [1, 2.0], [True, 2], [2, 1], range(2), range(1, 3), [np.int64(1), 2], np.array([1, 2]), np.array([1.0, 2.0]),
         [[1, 2]], [(1, 2)], [{1, 2}], [frozenset({1, 2})], [Bag({1, 2})], [{1: 2}], [{1: 2, 3: 4}], [{3: 4, 1: 2}],
@@ -152,7 +152,7 @@ def test_items_that_give_other_results_are_told_apart() -> None:
     assert len({of(len, each) for each in items}) == len(items)
 
 
-def test_items_that_cannot_be_identified_are_refused() -> None:
+def test_items_that_cannot_be_identified_are_refused():
     for item, why in ((MappingProxyType({}), "TypeError: cannot"), (NotForPickling(), "Zero.*: no"), (enclosing(1), "")):
         with pytest.raises(TypeError, match=rf"^items = .*: expected values that a checkpoint can identify \(.*{why}"):
             of(len, [item])

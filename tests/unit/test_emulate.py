@@ -12,12 +12,12 @@ from tests.clock import Clock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     return Clock(monkeypatch)
 
 
 @pytest.mark.parametrize("speed", [0.1, 0.25, 0.8, 1.0])
-def test_rests_in_proportion_and_in_slices(clock: Clock, speed: float) -> None:
+def test_rests_in_proportion_and_in_slices(clock, speed):
     slow = lb_mpi.throttle(speed)
     for _ in range(20):
         with slow:
@@ -27,7 +27,7 @@ def test_rests_in_proportion_and_in_slices(clock: Clock, speed: float) -> None:
     assert max(clock.naps, default=0.0) <= 0.5e-3
 
 
-def test_speeds_inside_and_outside_are_multiplied(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeds_inside_and_outside_are_multiplied(clock, monkeypatch):
     """Stops by launch/throttle once counted as rest, so that a slow host was never slower than that."""
     monkeypatch.setenv(THROTTLED, "0.4")
     slow = lb_mpi.throttle(0.5)
@@ -38,13 +38,13 @@ def test_speeds_inside_and_outside_are_multiplied(clock: Clock, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("text", ["junk", "-1", "0", "1.5", "nan", ""])
-def test_a_wrong_speed_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_wrong_speed_in_the_environment_is_named(monkeypatch, text):
     monkeypatch.setenv(THROTTLED, text)
     with pytest.raises(ValueError, match=f"^{THROTTLED} = .*{text}.*: expected a finite number above 0 and at most 1"):
         lb_mpi.throttle(0.5)
 
 
-def test_idle_time_is_not_saved_up(clock: Clock) -> None:
+def test_idle_time_is_not_saved_up(clock):
     slow = lb_mpi.throttle(0.2)
     computing_s = 0.0
     for wait_s in (10.0, 1e-3, 3e-3, 20e-3):  # as for messages of other ranks
@@ -57,7 +57,7 @@ def test_idle_time_is_not_saved_up(clock: Clock) -> None:
     assert computing_s == pytest.approx(4 * 3 * 10e-3)
 
 
-def test_idle_time_of_a_rank_that_serves_messages_is_not_saved_up(clock: Clock) -> None:
+def test_idle_time_of_a_rank_that_serves_messages_is_not_saved_up(clock):
     """Ranks that wait for each other in each step once had 5 ms less of each step to rest."""
     slow = lb_mpi.throttle(0.2)
     computing_s = 0.0
@@ -79,14 +79,14 @@ def test_idle_time_of_a_rank_that_serves_messages_is_not_saved_up(clock: Clock) 
     assert computing_s == pytest.approx(5 * 20e-3, rel=0.01)
 
 
-def test_nothing_rests_after_an_error(clock: Clock) -> None:
+def test_nothing_rests_after_an_error(clock):
     with contextlib.suppress(KeyError), lb_mpi.throttle(0.1):
         clock.compute(1.0)
         raise KeyError
     assert clock.naps == []
 
 
-def test_the_quantum_grows_until_polling_is_cheap() -> None:
+def test_the_quantum_grows_until_polling_is_cheap():
     quantum = Quantum()
     for _ in range(200):
         quantum.observe(quantum.units, work_s=quantum.units * 1e-6, poll_s=10e-6)
@@ -94,28 +94,28 @@ def test_the_quantum_grows_until_polling_is_cheap() -> None:
     assert quantum.units * 1e-6 < 2e-3
 
 
-def test_the_quantum_is_one_unit_when_units_are_long() -> None:
+def test_the_quantum_is_one_unit_when_units_are_long():
     quantum = Quantum()
     for _ in range(20):
         quantum.observe(quantum.units, work_s=quantum.units * 0.5, poll_s=10e-6)
     assert quantum.units == 1
 
 
-def test_one_slow_poll_does_not_stretch_the_quantum() -> None:
+def test_one_slow_poll_does_not_stretch_the_quantum():
     quantum = Quantum()
     for number in range(300):
         quantum.observe(quantum.units, work_s=quantum.units * 1e-6, poll_s=10e-3 if number % 10 == 9 else 10e-6)
     assert quantum.units * 1e-6 < 2e-3
 
 
-def test_fixed_quantum() -> None:
+def test_fixed_quantum():
     quantum = Quantum(7)
     quantum.observe(7, work_s=1.0, poll_s=1.0)
     assert quantum.units == 7
 
 
 @pytest.mark.parametrize("usual", [0.6, 1.0])
-def test_a_speed_that_falls_and_comes_back(clock: Clock, usual: float) -> None:
+def test_a_speed_that_falls_and_comes_back(clock, usual):
     speed = Varying(usual, [Change(0, 2.0, 4.0, 0.5)])
     slow = lb_mpi.throttle(speed.now)
     assert slow.speed == usual  # its time has not begun
@@ -133,7 +133,7 @@ def test_a_speed_that_falls_and_comes_back(clock: Clock, usual: float) -> None:
     assert seconds_for(sum(cpu_s), [speed]) == pytest.approx(6.0, rel=0.02)
 
 
-def test_the_bound_takes_the_speeds_as_they_were() -> None:
+def test_the_bound_takes_the_speeds_as_they_were():
     speeds = [Varying(1.0), Varying(0.6, [Change(1, 1.0, 3.0, 0.5), Change(1, 2.0, 5.0, 1.0)])]
     for work, seconds in ((0.0, 0.0), (0.8, 0.5), (1.6, 1.0), (2.9, 2.0), (4.2, 3.0), (5.8, 4.0), (16.0 + 4.2, 13.0)):
         assert seconds_for(work, speeds) == pytest.approx(seconds)

@@ -13,7 +13,7 @@ from lb_mpi.files import create, lock, unlock, write_whole
 from lb_mpi.saving.folder import Folder
 
 
-def test_text_bytes_and_permissions(tmp_path: Path) -> None:
+def test_text_bytes_and_permissions(tmp_path):
     path = tmp_path / "a"
     old = os.umask(0o027)
     try:
@@ -28,7 +28,7 @@ def test_text_bytes_and_permissions(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_links_stay_links(tmp_path: Path) -> None:
+def test_links_stay_links(tmp_path):
     target, link, further = tmp_path / "target", tmp_path / "folder" / "link", tmp_path / "further"
     link.parent.mkdir()
     target.write_text("old")
@@ -43,7 +43,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert target.read_text() == "again"
 
 
-def test_a_pipe_and_a_device_are_written_to(tmp_path: Path) -> None:
+def test_a_pipe_and_a_device_are_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     heard: list[str] = []
@@ -61,13 +61,13 @@ def test_a_pipe_and_a_device_are_written_to(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("nowhere/m", FileNotFoundError), (".", IsADirectoryError)])
-def test_errors_name_the_file(tmp_path: Path, name: str, kind: type[OSError]) -> None:
+def test_errors_name_the_file(tmp_path, name, kind):
     path = f"{tmp_path}/{name}"
     with pytest.raises(kind, match=path):
         write_whole(path, "x")
 
 
-def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "m"
     path.write_text("old")
 
@@ -83,7 +83,7 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Monke
         assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_new_file_takes_the_place_of_a_link_and_leaves_alone_what_that_leads_to(tmp_path: Path) -> None:
+def test_a_new_file_takes_the_place_of_a_link_and_leaves_alone_what_that_leads_to(tmp_path):
     precious, link = tmp_path / "precious", tmp_path / "link"
     precious.write_text("kept")
     for target in (precious, tmp_path / "nosuch"):
@@ -98,7 +98,7 @@ def test_a_new_file_takes_the_place_of_a_link_and_leaves_alone_what_that_leads_t
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
-def test_a_record_takes_the_place_of_an_earlier_one_and_leaves_alone_what_links_lead_to(tmp_path: Path) -> None:
+def test_a_record_takes_the_place_of_an_earlier_one_and_leaves_alone_what_links_lead_to(tmp_path):
     other, record = tmp_path / "other", tmp_path / "record"
     for folder in (other, record):
         folder.mkdir()
@@ -109,7 +109,7 @@ def test_a_record_takes_the_place_of_an_earlier_one_and_leaves_alone_what_links_
     assert (other / "rank000001.lbrec").read_text() == "kept"
 
 
-def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
+def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path):
     precious, saves = tmp_path / "precious", tmp_path / "saves"
     for folder in (precious, saves):
         folder.mkdir()
@@ -134,7 +134,7 @@ def test_saves_empty_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_forked_child_keeps_no_lock(tmp_path: Path) -> None:
+def test_a_forked_child_keeps_no_lock(tmp_path):
     """A daemon or a data loader outlives a process that is killed, and would keep its next run from writing."""
     first, second = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(2))
     until_end, end = os.pipe()

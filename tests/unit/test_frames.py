@@ -9,7 +9,7 @@ from lb_mpi.files import frame, read_frame
 
 
 @given(st.lists(st.binary(max_size=20), max_size=4), st.binary(max_size=9))
-def test_frames_come_back_one_after_the_other(payloads: list[bytes], before: bytes) -> None:
+def test_frames_come_back_one_after_the_other(payloads, before):
     view, at = memoryview(before + b"".join(map(frame, payloads))), len(before)
     for payload in payloads:
         found, at = read_frame(view, at)
@@ -18,7 +18,7 @@ def test_frames_come_back_one_after_the_other(payloads: list[bytes], before: byt
 
 
 @given(st.binary(max_size=20), st.integers(0), st.integers(0, 7))
-def test_a_truncated_or_corrupt_frame_is_none(payload: bytes, at: int, bit: int) -> None:
+def test_a_truncated_or_corrupt_frame_is_none(payload, at, bit):
     whole = frame(payload)
     at %= len(whole)
     flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]

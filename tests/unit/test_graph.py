@@ -33,37 +33,34 @@ def same(one: Graph, other: Graph) -> bool:
 # --- named graphs, against networkx ---
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("mesh:1x1", nx.empty_graph(1)),
-        ("mesh:3x4", nx.grid_2d_graph(3, 4)),
-        ("mesh:1x7", nx.path_graph(7)),
-        ("torus:3x5", nx.grid_2d_graph(3, 5, periodic=True)),
-        ("torus:1x1", nx.empty_graph(1)),
-        ("torus:1x4", nx.cycle_graph(4)),
-        ("torus:2x2", nx.grid_2d_graph(2, 2)),
-        ("torus:2x4", nx.cartesian_product(nx.path_graph(2), nx.cycle_graph(4))),
-        ("torus:4x2", nx.cartesian_product(nx.cycle_graph(4), nx.path_graph(2))),
-        ("hypercube:0", nx.empty_graph(1)),
-        ("hypercube:4", nx.convert_node_labels_to_integers(nx.hypercube_graph(4), ordering="sorted")),
-        ("cube:1", nx.empty_graph(1)),
-        ("cube:6", nx.Graph([(0, 1), (2, 3), (4, 5), (0, 2), (1, 3), (0, 4), (1, 5)])),
-        ("cube:16", nx.convert_node_labels_to_integers(nx.hypercube_graph(4), ordering="sorted")),
-        ("ring:1", nx.empty_graph(1)),
-        ("ring:2", nx.path_graph(2)),
-        ("ring:9", nx.cycle_graph(9)),
-        ("complete:1", nx.empty_graph(1)),
-        ("complete:6", nx.complete_graph(6)),
-        ("2,4/1,3/2,4/1,3", nx.cycle_graph(4)),
-        ("2/1,/", nx.Graph({0: [1], 1: [], 2: []})),
-    ],
-)
-def test_named_graphs(text: str, expected: nx.Graph) -> None:
+@pytest.mark.parametrize(("text", "expected"), [
+    ("mesh:1x1", nx.empty_graph(1)),
+    ("mesh:3x4", nx.grid_2d_graph(3, 4)),
+    ("mesh:1x7", nx.path_graph(7)),
+    ("torus:3x5", nx.grid_2d_graph(3, 5, periodic=True)),
+    ("torus:1x1", nx.empty_graph(1)),
+    ("torus:1x4", nx.cycle_graph(4)),
+    ("torus:2x2", nx.grid_2d_graph(2, 2)),
+    ("torus:2x4", nx.cartesian_product(nx.path_graph(2), nx.cycle_graph(4))),
+    ("torus:4x2", nx.cartesian_product(nx.cycle_graph(4), nx.path_graph(2))),
+    ("hypercube:0", nx.empty_graph(1)),
+    ("hypercube:4", nx.convert_node_labels_to_integers(nx.hypercube_graph(4), ordering="sorted")),
+    ("cube:1", nx.empty_graph(1)),
+    ("cube:6", nx.Graph([(0, 1), (2, 3), (4, 5), (0, 2), (1, 3), (0, 4), (1, 5)])),
+    ("cube:16", nx.convert_node_labels_to_integers(nx.hypercube_graph(4), ordering="sorted")),
+    ("ring:1", nx.empty_graph(1)),
+    ("ring:2", nx.path_graph(2)),
+    ("ring:9", nx.cycle_graph(9)),
+    ("complete:1", nx.empty_graph(1)),
+    ("complete:6", nx.complete_graph(6)),
+    ("2,4/1,3/2,4/1,3", nx.cycle_graph(4)),
+    ("2/1,/", nx.Graph({0: [1], 1: [], 2: []})),
+])  # fmt: skip
+def test_named_graphs(text, expected):
     assert same(parse(text), Graph.from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
 
 
-def test_most_square_mesh() -> None:
+def test_most_square_mesh():
     assert [most_square_mesh(size) for size in (1, 2, 7, 12, 16, 36, 1024)] == [
         (1, 1), (1, 2), (1, 7), (3, 4), (4, 4), (6, 6), (32, 32),
     ]  # fmt: skip
@@ -73,18 +70,18 @@ def test_most_square_mesh() -> None:
 
 
 @given(st.integers(1, 3000))
-def test_ring_holds_every_rank_once(size: int) -> None:
+def test_ring_holds_every_rank_once(size):
     assert sorted(ring_order(size)) == list(range(size))
 
 
 @pytest.mark.parametrize("dimension", range(1, 11))
-def test_ring_neighbours_are_hypercube_neighbours(dimension: int) -> None:
+def test_ring_neighbours_are_hypercube_neighbours(dimension):
     ring = ring_order(1 << dimension)
     cube = parse(f"hypercube:{dimension}")
     assert all(ring[k] in cube.neighbours(ring[k - 1]) for k in range(len(ring)))
 
 
-def test_ring_of_other_sizes_leaves_out_the_missing() -> None:
+def test_ring_of_other_sizes_leaves_out_the_missing():
     assert ring_order(1) == (0,)
     assert ring_order(8) == (0, 1, 3, 2, 6, 7, 5, 4)
     assert ring_order(6) == (0, 1, 3, 2, 5, 4)
@@ -94,7 +91,7 @@ def test_ring_of_other_sizes_leaves_out_the_missing() -> None:
 
 
 @given(networkx_graphs())
-def test_agrees_with_networkx(expected: nx.Graph) -> None:
+def test_agrees_with_networkx(expected):
     graph = Graph.from_networkx(expected)
     assert graph.n == len(expected)
     assert graph.n_edges == expected.number_of_edges()
@@ -111,7 +108,7 @@ def test_agrees_with_networkx(expected: nx.Graph) -> None:
 
 
 @given(networkx_graphs())
-def test_conversions_go_round(expected: nx.Graph) -> None:
+def test_conversions_go_round(expected):
     graph = Graph.from_networkx(expected)
     assert same(Graph.from_edges(graph.n, *graph.edges(), graph.edge_weights(), graph.vertex_weights), graph)
     assert same(Graph.from_edges(graph.n, *graph.edges()[::-1], graph.edge_weights(), graph.vertex_weights), graph)
@@ -120,7 +117,7 @@ def test_conversions_go_round(expected: nx.Graph) -> None:
         assert same(Graph.from_scipy(matrix, graph.vertex_weights), graph)
 
 
-def test_immutable() -> None:
+def test_immutable():
     mine = np.array([1.0])
     graph = Graph.from_edges(2, [0], [1], mine)
     mine[0] = 7
@@ -128,42 +125,39 @@ def test_immutable() -> None:
     with pytest.raises(ValueError, match="read-only"):
         graph.weights[0] = 7
     with pytest.raises(AttributeError):
-        graph.weights = mine  # type: ignore[misc]
+        graph.weights = mine
 
 
-@pytest.mark.parametrize(
-    ("arrays", "message"),
-    [
-        (([0], [], [], []), "without vertices"),
-        (([0, 1, 3, 4], [1, 0, 2, 0], [1] * 4, [1] * 3), "1-2 is one-sided"),
-        (([0, 1, 2], [1, 0], [1, 2], [1, 1]), r"0-1 has weights \(1.0, 2.0\)"),
-        (([0, 1, 2], [0, 1], [1, 1], [1, 1]), "0-0 .*self-loop"),
-        (([0, 2, 4], [1, 1, 0, 0], [1] * 4, [1, 1]), "0-1 .*edge twice"),
-        (([0, 2, 3, 4], [2, 1, 0, 0], [1] * 4, [1] * 3), "must ascend"),
-        (([0, 1, 2], [2, 0], [1, 1], [1, 1]), r"0-2 .*outside 0..1"),
-        (([0, 1, 2], [1, -1], [1, 1], [1, 1]), r"1--1 .*outside 0..1"),
-        (([0, 1, 2], [1, 0], [-1, -1], [1, 1]), "0-1 of weight -1.0"),
-        (([0, 1, 2], [1, 0], [math.nan, math.nan], [1, 1]), "0-1 of weight nan"),
-        (([0, 1, 2], [1, 0], [1, 1], [1, math.nan]), "vertex 1 has weight nan"),
-        (([0, 1, 2], [1, 0], [1, 1], [-2, 1]), "vertex 0 has weight -2.0"),
-        (([0, 1, 2], [1, 0], [1, 1], [1]), "1 vertex_weights: expected 2"),
-        (([0, 1, 2], [1, 0], [1], [1, 1]), "1 weights: expected 2"),
-        (([0, 2, 1], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
-        (([1, 1, 2], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
-        (([[0, 1, 2]], [1, 0], [1, 1], [1, 1]), "indptr of shape"),
-    ],
-)
-def test_validator(arrays: tuple[list[float], ...], message: str) -> None:
+@pytest.mark.parametrize(("arrays", "message"), [
+    (([0], [], [], []), "without vertices"),
+    (([0, 1, 3, 4], [1, 0, 2, 0], [1] * 4, [1] * 3), "1-2 is one-sided"),
+    (([0, 1, 2], [1, 0], [1, 2], [1, 1]), r"0-1 has weights \(1.0, 2.0\)"),
+    (([0, 1, 2], [0, 1], [1, 1], [1, 1]), "0-0 .*self-loop"),
+    (([0, 2, 4], [1, 1, 0, 0], [1] * 4, [1, 1]), "0-1 .*edge twice"),
+    (([0, 2, 3, 4], [2, 1, 0, 0], [1] * 4, [1] * 3), "must ascend"),
+    (([0, 1, 2], [2, 0], [1, 1], [1, 1]), r"0-2 .*outside 0..1"),
+    (([0, 1, 2], [1, -1], [1, 1], [1, 1]), r"1--1 .*outside 0..1"),
+    (([0, 1, 2], [1, 0], [-1, -1], [1, 1]), "0-1 of weight -1.0"),
+    (([0, 1, 2], [1, 0], [math.nan, math.nan], [1, 1]), "0-1 of weight nan"),
+    (([0, 1, 2], [1, 0], [1, 1], [1, math.nan]), "vertex 1 has weight nan"),
+    (([0, 1, 2], [1, 0], [1, 1], [-2, 1]), "vertex 0 has weight -2.0"),
+    (([0, 1, 2], [1, 0], [1, 1], [1]), "1 vertex_weights: expected 2"),
+    (([0, 1, 2], [1, 0], [1], [1, 1]), "1 weights: expected 2"),
+    (([0, 2, 1], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
+    (([1, 1, 2], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
+    (([[0, 1, 2]], [1, 0], [1, 1], [1, 1]), "indptr of shape"),
+])  # fmt: skip
+def test_validator(arrays, message):
     with pytest.raises(ValueError, match=message):
         Graph(*map(np.array, arrays))
 
 
-def test_entries_of_a_matrix_of_small_integers_add_up() -> None:
+def test_entries_of_a_matrix_of_small_integers_add_up():
     twice = sparse.coo_array((np.full(4, 200, np.uint8), ([0, 0, 1, 1], [1, 1, 0, 0])), shape=(2, 2))
     assert Graph.from_scipy(twice).weights.tolist() == [400.0, 400.0]
 
 
-def test_parallel_edges_of_a_multigraph_add_up() -> None:
+def test_parallel_edges_of_a_multigraph_add_up():
     graph = Graph.from_networkx(nx.MultiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3}), (1, 2)]))
     assert graph.edge_weights().tolist() == [5, 1]
 
@@ -181,13 +175,13 @@ def write_metis(graph: Graph, path: Path) -> None:
 
 
 @given(expected=networkx_graphs())
-def test_metis_goes_round(expected: nx.Graph, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_metis_goes_round(expected, tmp_path_factory):
     path = tmp_path_factory.mktemp("metis") / "round.graph"
     write_metis(Graph.from_networkx(expected), path)
     assert same(read_metis(path), Graph.from_networkx(expected))
 
 
-def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path: Path) -> None:
+def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path):
     path = tmp_path / "a.graph"
     path.write_bytes(b"3 1 110\r\n7 2 2\r\n7 3 1\r\n%\r\n7 0\r\n\r\n")
     assert same(read_metis(path), Graph.from_edges(3, [0], [1], vertex_weights=[2, 3, 0]))
@@ -195,38 +189,35 @@ def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path: Path) -> None:
     assert same(read_metis(path), Graph.from_edges(3, [0], [2]))
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("", ":1", "expected a header"),
-        ("\n3 2\n", ":1", "expected a header"),
-        ("1 2 3 4 5\n", ":1", "expected a header"),
-        ("a b\n", ":1", "expected integers"),
-        ("% c\n2 1 7\n2\n1\n", ":2", "fmt = 7"),
-        ("2 1 1111\n2\n1\n", ":1", "fmt = 1111"),
-        ("2 1 010 2\n1 1 2\n1 1 1\n", ":1", "ncon = 2"),
-        ("0 0\n", ":1", "n = 0"),
-        ("2 -1\n2\n1\n", ":1", "m = -1"),
-        ("999999999999 1\n2\n1\n", ":1", "more than fits"),
-        ("2 999999999999\n2\n1\n", ":1", "more than fits"),
-        ("2 1\n2\n", ":2", "ends after 1 vertices"),
-        ("2 1\n2\n1\n1\n", ":4", "after the last"),
-        ("2 2\n2\n1\n    \n", ":1", "m = 2 edges, .* have 1"),
-        ("2 1\n3\n1\n", ":2", "neighbour 3: expected 1..2"),
-        ("2 1\n0\n1\n", ":2", "neighbour 0"),
-        ("2 1\n1\n\n", "", "self-loop"),
-        ("2 1\n2 2\n1\n", "", "twice"),
-        ("3 2\n2\n1\n2\n", "", r"edge 2-1 is one-sided.*\(vertices from 0\)"),
-        ("2 1 1\n2 5\n1 6\n", "", r"edge 0-1 has weights \(5.0, 6.0\)"),
-        ("2 1 1\n2 -5\n1 -5\n", ":2", "weight -5"),
-        ("2 1 1\n2 99999999999999999999999\n1 1\n", ":2", "weight 9999"),
-        ("2 1 10\n-1 2\n1 1\n", ":2", "weight -1"),
-        ("2 1 1\n2\n1 1\n", ":2", "1 numbers"),
-        ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
-        ("2 1\n2\n1_0\n", ":3", "expected integers"),
-    ],
-)
-def test_malformed_metis(tmp_path: Path, text: str, line: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "line", "message"), [
+    ("", ":1", "expected a header"),
+    ("\n3 2\n", ":1", "expected a header"),
+    ("1 2 3 4 5\n", ":1", "expected a header"),
+    ("a b\n", ":1", "expected integers"),
+    ("% c\n2 1 7\n2\n1\n", ":2", "fmt = 7"),
+    ("2 1 1111\n2\n1\n", ":1", "fmt = 1111"),
+    ("2 1 010 2\n1 1 2\n1 1 1\n", ":1", "ncon = 2"),
+    ("0 0\n", ":1", "n = 0"),
+    ("2 -1\n2\n1\n", ":1", "m = -1"),
+    ("999999999999 1\n2\n1\n", ":1", "more than fits"),
+    ("2 999999999999\n2\n1\n", ":1", "more than fits"),
+    ("2 1\n2\n", ":2", "ends after 1 vertices"),
+    ("2 1\n2\n1\n1\n", ":4", "after the last"),
+    ("2 2\n2\n1\n    \n", ":1", "m = 2 edges, .* have 1"),
+    ("2 1\n3\n1\n", ":2", "neighbour 3: expected 1..2"),
+    ("2 1\n0\n1\n", ":2", "neighbour 0"),
+    ("2 1\n1\n\n", "", "self-loop"),
+    ("2 1\n2 2\n1\n", "", "twice"),
+    ("3 2\n2\n1\n2\n", "", r"edge 2-1 is one-sided.*\(vertices from 0\)"),
+    ("2 1 1\n2 5\n1 6\n", "", r"edge 0-1 has weights \(5.0, 6.0\)"),
+    ("2 1 1\n2 -5\n1 -5\n", ":2", "weight -5"),
+    ("2 1 1\n2 99999999999999999999999\n1 1\n", ":2", "weight 9999"),
+    ("2 1 10\n-1 2\n1 1\n", ":2", "weight -1"),
+    ("2 1 1\n2\n1 1\n", ":2", "1 numbers"),
+    ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
+    ("2 1\n2\n1_0\n", ":3", "expected integers"),
+])  # fmt: skip
+def test_malformed_metis(tmp_path, text, line, message):
     path = tmp_path / "bad.graph"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=rf"bad\.graph{line}: .*{message}"):
@@ -237,14 +228,14 @@ def test_malformed_metis(tmp_path: Path, text: str, line: str, message: str) -> 
 
 
 @given(expected=networkx_graphs(), symmetry=st.sampled_from(["general", "symmetric"]))
-def test_matrix_market_goes_round(expected: nx.Graph, symmetry: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_matrix_market_goes_round(expected, symmetry, tmp_path_factory):
     graph = Graph.from_networkx(expected, vertex_weight="none")
     path = tmp_path_factory.mktemp("matrix") / "round.mtx"
-    scipy.io.mmwrite(path, graph.to_scipy(), symmetry=symmetry)  # type: ignore[arg-type, unused-ignore]
+    scipy.io.mmwrite(path, graph.to_scipy(), symmetry=symmetry)
     assert same(read_matrix_market(path), graph)
 
 
-def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
+def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path):
     path = tmp_path / "a.mtx"
     path.write_text("%%MatrixMarket matrix coordinate pattern symmetric\n% c\n\n3 3 3\n1 1\n2 1\n3 2\n")
     assert same(read_matrix_market(path), Graph.from_edges(3, [0, 1], [1, 2]))
@@ -255,34 +246,31 @@ def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path: Path) -> None:
 REAL = "%%MatrixMarket matrix coordinate real general\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("", ":1", "Not a Matrix Market file"),
-        ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", "", "complex"),
-        ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "", "skew-symmetric"),
-        ("%%MatrixMarket matrix array real general\n1 1\n1\n", "", "array"),
-        (REAL, ":2", "header"),
-        (REAL + "% c\n2 -2 1\n", ":3", "negative"),
-        (REAL + "2 3 0\n", "", r"\(2, 3\): expected a square one"),
-        (REAL + "0 0 0\n", "", "without vertices"),
-        (REAL + "999999999 999999999 1\n1 2 1\n", "", "more than fits"),
-        (REAL + "2 2 999999999\n1 2 1\n", "", "more than fits"),
-        (REAL + "2 2 3\n1 2 1\n2 1 1\n", "", "Expected another 1 line"),
-        (REAL + "2 2 1\n1 2 1\n2 1 1\n", ":4", "too long"),
-        (REAL + "2 2 2\n1 2\n2 1\n", ":3", "floating-point"),
-        (REAL + "2 2 2\n1 2 1\n3 1 1\n", ":4", "out of bounds"),
-        (REAL + "% c\n2 2 2\n1 2 1\n2 1 nan\n", "", "edge 1-0 of weight nan"),
-        (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", "", r"edge 0-1 of weight -1.0: .*\(vertices from 0\)"),
-        (REAL + "2 2 2\n1 2 1\n2 1 4\n", "", r"edge 0-1 has weights \(1.0, 4.0\) at its two ends"),
-        (REAL + "3 3 3\n1 2 1\n2 1 1\n3 2 1\n", "", "edge 2-1 is one-sided"),
-        (REAL + "2 2 2\n1 2 1\n2 1 x", ":4", "floating-point"),  # without the last line end, it once crashed scipy
-        (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", "", "a byte that is 0"),
-        (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
-        ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
-    ],
-)
-def test_malformed_matrix_market(tmp_path: Path, text: str, line: str, message: str) -> None:
+@pytest.mark.parametrize(("text", "line", "message"), [
+    ("", ":1", "Not a Matrix Market file"),
+    ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", "", "complex"),
+    ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "", "skew-symmetric"),
+    ("%%MatrixMarket matrix array real general\n1 1\n1\n", "", "array"),
+    (REAL, ":2", "header"),
+    (REAL + "% c\n2 -2 1\n", ":3", "negative"),
+    (REAL + "2 3 0\n", "", r"\(2, 3\): expected a square one"),
+    (REAL + "0 0 0\n", "", "without vertices"),
+    (REAL + "999999999 999999999 1\n1 2 1\n", "", "more than fits"),
+    (REAL + "2 2 999999999\n1 2 1\n", "", "more than fits"),
+    (REAL + "2 2 3\n1 2 1\n2 1 1\n", "", "Expected another 1 line"),
+    (REAL + "2 2 1\n1 2 1\n2 1 1\n", ":4", "too long"),
+    (REAL + "2 2 2\n1 2\n2 1\n", ":3", "floating-point"),
+    (REAL + "2 2 2\n1 2 1\n3 1 1\n", ":4", "out of bounds"),
+    (REAL + "% c\n2 2 2\n1 2 1\n2 1 nan\n", "", "edge 1-0 of weight nan"),
+    (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", "", r"edge 0-1 of weight -1.0: .*\(vertices from 0\)"),
+    (REAL + "2 2 2\n1 2 1\n2 1 4\n", "", r"edge 0-1 has weights \(1.0, 4.0\) at its two ends"),
+    (REAL + "3 3 3\n1 2 1\n2 1 1\n3 2 1\n", "", "edge 2-1 is one-sided"),
+    (REAL + "2 2 2\n1 2 1\n2 1 x", ":4", "floating-point"),  # without the last line end, it once crashed scipy
+    (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", "", "a byte that is 0"),
+    (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
+    ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
+])  # fmt: skip
+def test_malformed_matrix_market(tmp_path, text, line, message):
     path = tmp_path / "bad.mtx"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"bad\.mtx{line}: .*{message}"):

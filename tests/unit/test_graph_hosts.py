@@ -13,19 +13,16 @@ def crossing(hosts: list[str]) -> int:
     return sum(hosts[tail] != hosts[head] for tail, head in zip(tails.tolist(), heads.tolist(), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("hosts", "between"),
-    [
-        (["a"], 0),
-        (["a"] * 7, 0),
-        (["a", "b"], 1),
-        (["a", "b"] * 8, 1),
-        (["a"] * 3 + ["b"] * 9 + ["c"], 3),  # of a ring
-        ([f"h{rank // 16}" for rank in range(256)], 32),  # of a torus of 4 x 4
-        ([f"h{rank % 7}" for rank in range(40)], 7),
-    ],
-)
-def test_few_edges_between_hosts(hosts: list[str], between: int) -> None:
+@pytest.mark.parametrize(("hosts", "between"), [
+    (["a"], 0),
+    (["a"] * 7, 0),
+    (["a", "b"], 1),
+    (["a", "b"] * 8, 1),
+    (["a"] * 3 + ["b"] * 9 + ["c"], 3),  # of a ring
+    ([f"h{rank // 16}" for rank in range(256)], 32),  # of a torus of 4 x 4
+    ([f"h{rank % 7}" for rank in range(40)], 7),
+])  # fmt: skip
+def test_few_edges_between_hosts(hosts, between):
     graph = host_graph(hosts)
     assert graph.n == len(hosts)
     assert graph.components()[0] == 1
@@ -34,7 +31,7 @@ def test_few_edges_between_hosts(hosts: list[str], between: int) -> None:
     assert graph.degrees.max() <= max(inside.values()).bit_length() + 4
 
 
-def test_edges_between_hosts_are_shared_out_among_the_ranks() -> None:
+def test_edges_between_hosts_are_shared_out_among_the_ranks():
     hosts = [f"h{rank // 16}" for rank in range(16 * 25)]
     tails, heads = host_graph(hosts).edges()
     out = np.bincount(
@@ -43,7 +40,7 @@ def test_edges_between_hosts_are_shared_out_among_the_ranks() -> None:
     assert out.max() == 1
 
 
-def test_loads_are_levelled_on_it() -> None:
+def test_loads_are_levelled_on_it():
     hosts = [f"h{rank // 5 % 9}" for rank in range(200)]
     rng = np.random.default_rng(1)
     found = balance(host_graph(hosts), rng.uniform(0, 9, 200), rng.uniform(1, 4, 200), scheme="cg")
@@ -53,7 +50,7 @@ def test_loads_are_levelled_on_it() -> None:
 
 @pytest.mark.parametrize("hosts", [["a", "b"] * 4, ["a"] * 3 + ["b"], ["a", "b", "b", "a", "b", "b"]])
 @pytest.mark.parametrize("seed", range(5))
-def test_no_more_goes_between_two_hosts_than_one_of_them_has_too_much(hosts: list[str], seed: int) -> None:
+def test_no_more_goes_between_two_hosts_than_one_of_them_has_too_much(hosts, seed):
     rng = np.random.default_rng(seed)
     loads, speeds = rng.uniform(0, 9, len(hosts)), rng.uniform(0.2, 1, len(hosts))
     plan = direct_plan(host_graph(hosts), loads, speeds)

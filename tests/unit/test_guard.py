@@ -15,7 +15,7 @@ from tests.pile import Heap, Pile
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_method_that_is_still_problems_own_is_lacking(name: str) -> None:
+def test_a_method_that_is_still_problems_own_is_lacking(name):
     misspelt = type("Misspelt", (Pile,), {name: getattr(lb_mpi.Problem, name), name + "e": getattr(Pile, name)})
     with pytest.raises(TypeError, match=rf"problem = .*it lacks {name}$"):
         check_problem(misspelt(3))
@@ -23,7 +23,7 @@ def test_a_method_that_is_still_problems_own_is_lacking(name: str) -> None:
         simulate.search([misspelt(3), misspelt(3)])
 
 
-def test_all_that_is_missing_is_named_once() -> None:
+def test_all_that_is_missing_is_named_once():
     class Empty(lb_mpi.Problem):
         work = None
 
@@ -35,7 +35,7 @@ def test_all_that_is_missing_is_named_once() -> None:
         check_problem(Pile)
 
 
-def test_found_is_a_property_or_an_attribute_of_class_or_instance() -> None:
+def test_found_is_a_property_or_an_attribute_of_class_or_instance():
     class Duck:
         absorb = load = merge = result = split = start = work = len
 
@@ -81,7 +81,7 @@ LAW: dict[str, tuple[list[object], Callable[[Any], object], str]] = {  # of each
 
 
 @pytest.mark.parametrize(("method", "value"), [(method, value) for method, (wrong, *_) in LAW.items() for value in wrong])
-def test_what_a_method_returns_against_the_law_is_named_with_its_place(method: str, value: object) -> None:
+def test_what_a_method_returns_against_the_law_is_named_with_its_place(method, value):
     _, call, expected = LAW[method]
     pile = Heap(3)
     setattr(pile, method, lambda *_: value)
@@ -89,21 +89,21 @@ def test_what_a_method_returns_against_the_law_is_named_with_its_place(method: s
         call(pile)
 
 
-def test_a_load_of_another_rank_is_checked_too() -> None:
+def test_a_load_of_another_rank_is_checked_too():
     pile = Pile(3)
     pile.load = lambda: None
     with pytest.raises(lb_mpi.SearchError, match="returned None: expected a finite number"):
         simulate.search([Pile(3), pile])
 
 
-def test_a_problem_without_shares_is_split_in_halves() -> None:
+def test_a_problem_without_shares_is_split_in_halves():
     pile = Pile(100)
     pile.items = list(range(8))
     assert [len(part) // 4 for part in Guard(pile).shares([1, 1, 1])] == [4, 2]
     assert [len(part) // 4 for part in Guard(pile).shares([1, 1, 1])] == [1]
 
 
-def test_numpys_numbers_are_as_good() -> None:
+def test_numpys_numbers_are_as_good():
     pile = Pile(3)
     pile.load, pile.work = lambda: np.float32(2.0), lambda units: np.int16(units)
     assert (Guard(pile).load(), Guard(pile).work(3)) == (2.0, 3)

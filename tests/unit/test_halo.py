@@ -71,14 +71,14 @@ def check(graph: Graph, owners: Ints, parts: list[GraphPart]) -> None:
 
 @settings(deadline=None)
 @given(distributions())
-def test_the_law_of_parts(case: tuple[Graph, Ints, int]) -> None:
+def test_the_law_of_parts(case):
     graph, owners, size = case
     check(graph, owners, all_parts(graph, owners, size))
 
 
 @settings(deadline=None)
 @given(distributions())
-def test_sizes_are_known_beforehand(case: tuple[Graph, Ints, int]) -> None:
+def test_sizes_are_known_beforehand(case):
     pieces = Pieces(*case)
     assert len(pieces) == case[2]
     told = pieces.sizes().tolist()
@@ -92,7 +92,7 @@ def test_sizes_are_known_beforehand(case: tuple[Graph, Ints, int]) -> None:
     ("text", "size"),
     [("mesh:1x1", 1), ("mesh:1x1", 4), ("mesh:7x9", 1), ("mesh:30x40", 5), ("complete:9", 9), ("ring:3", 8)],
 )
-def test_named_graphs(text: str, size: int) -> None:
+def test_named_graphs(text, size):
     graph = parse(text)
     for owners in (block_parts(graph.n, size), random_parts(graph.n, size, 3), np.full(graph.n, size - 1)):
         check(graph, owners, all_parts(graph, owners, size))
@@ -100,7 +100,7 @@ def test_named_graphs(text: str, size: int) -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 50), st.integers(1, 60), st.integers(0, 9))
-def test_simple_splits_are_equal_up_to_one(n: int, size: int, seed: int) -> None:
+def test_simple_splits_are_equal_up_to_one(n, size, seed):
     block, dealt = block_parts(n, size), random_parts(n, size, seed)
     assert np.all(np.diff(block) >= 0)
     for parts in (block, dealt):

@@ -19,7 +19,7 @@ def call(loans: Loans, began: float, rows: int, computing_s: float, before: floa
     loans.mapped(began, began + 1.0, last, Knowledge(0, range(1), []), (home, rows), computing_s)
 
 
-def test_calls_add_up() -> None:
+def test_calls_add_up():
     both = [Loans(Record(0.0), [0, 1], rank) for rank in range(2)]
     for loans, rows, computing_s in zip(both, (150, 50), (0.9, 0.5), strict=True):
         call(loans, 1.0, rows, computing_s, math.nan, math.nan, home=100)
@@ -34,7 +34,7 @@ def test_calls_add_up() -> None:
     assert "one rank" not in str(found)
 
 
-def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
+def test_shares_print_a_line_a_rank_and_say_what_imbalance_is():
     loans = Loans(Record(0.0), [0], 0)
     call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
     lines = str(loans.report([loans.rank])).splitlines()
@@ -43,7 +43,7 @@ def test_shares_print_a_line_a_rank_and_say_what_imbalance_is() -> None:
     assert lines[3] == "imbalance of the last call: 12.5%, without lending ?"
 
 
-def test_before_the_first_call_there_is_nothing() -> None:
+def test_before_the_first_call_there_is_nothing():
     loans = Loans(Record(0.0), [0], 0)
     found = loans.report([loans.rank])
     assert found.ranks[0].idle == 0.0
@@ -51,7 +51,7 @@ def test_before_the_first_call_there_is_nothing() -> None:
     assert "imbalance of the last call: ?" in str(found)
 
 
-def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reason() -> None:
+def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reason():
     history, gain, holds, within = balances(), *(reason.words for reason in REASONS)
     for reason in (gain, within + "; 1,000 rows were lent in this call", holds, within, holds, gain, holds):
         history.append(Balanced(reason is gain, reason, math.nan, 0.5, 1000, 2_000_000, 1, 0.001, 0.25))
@@ -63,7 +63,7 @@ def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reas
     assert str(history[1]).splitlines()[1].startswith("    1")
 
 
-def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
+def test_the_history_of_a_plan_shows_the_last_decision_of_its_line():
     history = rebalances()
     some, more = (reason_of(Decision(BalanceReason.NO_GAIN), cost_s=9.0, lost_s=lost_s) for lost_s in (0.25, 0.5))
     for reason in (some, BalanceReason.LATER.words, more, "why not"):
@@ -74,7 +74,7 @@ def test_the_history_of_a_plan_shows_the_last_decision_of_its_line() -> None:
     assert (second[0], second[-1]) == ("4", "why not")
 
 
-def test_a_long_history_keeps_its_numbers_and_totals() -> None:
+def test_a_long_history_keeps_its_numbers_and_totals():
     history = rebalances()
     for number in range(1, MOST_RECORDS + 501):
         acted = number in (3, 9000)

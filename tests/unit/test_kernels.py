@@ -33,7 +33,7 @@ def run(packages: Path, cache: Path) -> list[str]:
     return done.stdout.split()[1:]
 
 
-def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path: Path) -> None:
+def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path):
     source = Path(lb_mpi.__file__).parent
     one, other = (tmp_path / name / "site-packages" for name in ("one", "other"))
     for packages in (one, other):
@@ -47,7 +47,7 @@ def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path: Path
     assert run(other, tmp_path) == ["0", "1"]
 
 
-def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path: Path) -> None:
+def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path):
     shutil.copytree(Path(lb_mpi.__file__).parent, tmp_path / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
     assert run(tmp_path, tmp_path) == ["0", "1"]
     assert [*(tmp_path / "lb_mpi" / "__pycache__" / "partitioning").glob("compiled.make_heap-*.nbi")]
@@ -57,9 +57,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def test_a_kernel_is_compiled_without_a_cache_where_none_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_is_compiled_without_a_cache_where_none_can_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(kernels, "PACKAGE", Path(__file__).parent)
     monkeypatch.setattr(compilation, "has_cache", True)
     (tmp_path / "file").touch()
@@ -72,7 +70,7 @@ def test_a_kernel_is_compiled_without_a_cache_where_none_can_be_written(
         shutil.rmtree(tmp_path / "cache", ignore_errors=True)
 
 
-def test_the_compilation_of_a_kernel_of_the_program_is_not_announced() -> None:
+def test_the_compilation_of_a_kernel_of_the_program_is_not_announced():
     before = compilation.n_done
     numba.njit(lambda x: x + 1)(1)
     assert compilation.n_done == before
@@ -80,7 +78,7 @@ def test_the_compilation_of_a_kernel_of_the_program_is_not_announced() -> None:
     assert compilation.n_done == before + 1
 
 
-def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch):
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     assert inlined(run) is run
 
@@ -99,7 +97,7 @@ class Press(event.Listener):
         pass
 
 
-def test_ctrl_c_ends_a_compilation_at_once() -> None:
+def test_ctrl_c_ends_a_compilation_at_once():
     """A kernel may take ten seconds to compile; only one that runs must not be interrupted."""
 
     @njit()
@@ -109,7 +107,7 @@ def test_ctrl_c_ends_a_compilation_at_once() -> None:
     kernel: Any = add
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with event.install_listener("numba:run_pass", press := Press()):  # type: ignore[no-untyped-call]
+        with event.install_listener("numba:run_pass", press := Press()):
             with pytest.raises(KeyboardInterrupt), held_interrupts():
                 kernel(1, 2)
             assert (press.n, kernel.signatures, compilation.active) == (1, [], False)

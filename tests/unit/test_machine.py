@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ def machine(**changes: Any) -> Machine:
     return Machine(**{**fields, **changes})
 
 
-def test_messages() -> None:
+def test_messages():
     made = machine()
     assert made.size == 3
     assert made.between("a", "a") == pytest.approx((1e-6, 1e-10))
@@ -42,7 +41,7 @@ def test_messages() -> None:
     assert made.between("b", "b") is None
 
 
-def test_arrays_are_its_own() -> None:
+def test_arrays_are_its_own():
     speeds = np.ones(3)
     made = machine(speeds=speeds)
     speeds[0] = 7.0
@@ -72,7 +71,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("changes", "says"), BAD)
-def test_bad_machines(changes: dict[str, Any], says: str) -> None:
+def test_bad_machines(changes, says):
     with pytest.raises(ValueError, match=says):
         machine(**changes)
 
@@ -82,14 +81,14 @@ def test_bad_machines(changes: dict[str, Any], says: str) -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5), st.data())
-def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds: list[float], data: st.DataObject) -> None:
+def test_a_file_holds_every_bit(tmp_path_factory, speeds, data):
     size = len(speeds)
     costs = [
         [[0.0 if k == to else data.draw(st.floats(0, 1e300)) for to in range(size)] for k in range(size)]
         for _ in range(2)
     ]
     waits = [[data.draw(st.floats(0, 1)) for _ in speeds] for _ in range(2)]
-    made = Machine(tuple(data.draw(st.text(min_size=1)) for _ in speeds), speeds, *costs, *waits)  # type: ignore[arg-type]
+    made = Machine(tuple(data.draw(st.text(min_size=1)) for _ in speeds), speeds, *costs, *waits)
     path = tmp_path_factory.mktemp("machine") / "m.json"
     write_machine(made, path)
     read = read_machine(path)
@@ -99,35 +98,32 @@ def test_a_file_holds_every_bit(tmp_path_factory: pytest.TempPathFactory, speeds
     assert [file.name for file in path.parent.iterdir()] == ["m.json"]
 
 
-def test_a_file_without_waits_is_of_a_machine_that_never_waits(tmp_path: Path) -> None:
+def test_a_file_without_waits_is_of_a_machine_that_never_waits(tmp_path):
     path = tmp_path / "m.json"
     stored = {name: value for name, value in as_json(machine()).items() if not name.startswith("wait")}
     path.write_text(json.dumps(stored))
     assert read_machine(path).wait_s.tolist() == [0.0] * 3
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "m.json:1: "),
-        ('{"format":\n "lb', "m.json:2: "),
-        ("[1, 2]", 'expected a JSON object with "format"'),
-        ("\xff\xfe", "m.json"),
-        ("[" * 100_000, "m.json: expected JSON"),
-        (json.dumps({**as_json(machine()), "format": "other"}), "format"),
-        (json.dumps({**as_json(machine()), "version": 2}), "version = 2: expected 1"),
-        (json.dumps({**as_json(machine()), "version": True}), "version = True: expected 1"),
-        (json.dumps({**as_json(machine()), "speeds": [True, 1, 1]}), "speeds: expected numbers"),
-        (json.dumps({**as_json(machine()), "speeds": ["1", 1, 1]}), "speeds: expected numbers"),
-        (json.dumps({**as_json(machine()), "speeds": [10**400, 1, 1]}), "m.json: "),
-        (json.dumps({**as_json(machine()), "latency_s": 10**400}), "m.json: latency_s"),
-        *(
-            (json.dumps({key: one for key, one in as_json(machine()).items() if key != name}), f"m.json: {name} is missing")
-            for name in ("hosts", "speeds", "latency_s", "s_per_byte")
-        ),
-    ],
-)
-def test_files_that_are_none(tmp_path: Path, text: str, says: str) -> None:
+@pytest.mark.parametrize(("text", "says"), [
+    ("", "m.json:1: "),
+    ('{"format":\n "lb', "m.json:2: "),
+    ("[1, 2]", 'expected a JSON object with "format"'),
+    ("\xff\xfe", "m.json"),
+    ("[" * 100_000, "m.json: expected JSON"),
+    (json.dumps({**as_json(machine()), "format": "other"}), "format"),
+    (json.dumps({**as_json(machine()), "version": 2}), "version = 2: expected 1"),
+    (json.dumps({**as_json(machine()), "version": True}), "version = True: expected 1"),
+    (json.dumps({**as_json(machine()), "speeds": [True, 1, 1]}), "speeds: expected numbers"),
+    (json.dumps({**as_json(machine()), "speeds": ["1", 1, 1]}), "speeds: expected numbers"),
+    (json.dumps({**as_json(machine()), "speeds": [10**400, 1, 1]}), "m.json: "),
+    (json.dumps({**as_json(machine()), "latency_s": 10**400}), "m.json: latency_s"),
+    *(
+        (json.dumps({key: one for key, one in as_json(machine()).items() if key != name}), f"m.json: {name} is missing")
+        for name in ("hosts", "speeds", "latency_s", "s_per_byte")
+    ),
+])  # fmt: skip
+def test_files_that_are_none(tmp_path, text, says):
     path = tmp_path / "m.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError) as caught:
@@ -135,7 +131,7 @@ def test_files_that_are_none(tmp_path: Path, text: str, says: str) -> None:
     assert says in str(caught.value)
 
 
-def test_no_file_and_no_folder(tmp_path: Path) -> None:
+def test_no_file_and_no_folder(tmp_path):
     with pytest.raises(OSError, match=r"m\.json"):
         read_machine(tmp_path / "m.json")
     with pytest.raises(OSError, match=r"nowhere/m.json"):
@@ -147,7 +143,7 @@ def test_no_file_and_no_folder(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.floats(0, 1e-2), st.floats(1e-12, 1e-6))
-def test_the_fit_finds_what_was_put_in(latency_s: float, s_per_byte: float) -> None:
+def test_the_fit_finds_what_was_put_in(latency_s, s_per_byte):
     sizes = np.array([1, 4096, 65536, 1 << 20])
     found = fit_message(sizes, latency_s + s_per_byte * sizes)
     assert found[0] == pytest.approx(latency_s, rel=1e-5, abs=1e-5 * s_per_byte)
@@ -156,20 +152,20 @@ def test_the_fit_finds_what_was_put_in(latency_s: float, s_per_byte: float) -> N
 
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-7, 1e-1), min_size=4, max_size=4))
-def test_costs_are_never_negative(seconds: list[float]) -> None:
+def test_costs_are_never_negative(seconds):
     latency_s, s_per_byte = fit_message([1, 4096, 65536, 1 << 20], seconds)
     assert latency_s >= 0
     assert s_per_byte >= 0
     assert latency_s + s_per_byte > 0
 
 
-def test_short_messages_count_in_the_fit() -> None:
+def test_short_messages_count_in_the_fit():
     latency_s, s_per_byte = fit_message([1, 1 << 10, 1 << 16, 1 << 20], [1.02e-6, 2e-6, 70e-6, 1.15e-3])
     assert latency_s == pytest.approx(1e-6, rel=0.1)  # unweighted: less than 0
     assert s_per_byte == pytest.approx(1e-9, rel=0.1)
 
 
-def test_rates_that_are_nearly_alike_are_equal() -> None:
+def test_rates_that_are_nearly_alike_are_equal():
     np.testing.assert_allclose(even_out(["a"] * 4, [10, 9, 8, 4]), [9, 9, 9, 4])
     np.testing.assert_allclose(even_out(["a", "b", "a", "b"], [10, 9, 8, 4]), [9, 9, 9, 4])
     np.testing.assert_allclose(even_out(["a"] * 3, [1, 2.1, 4.3]), [1, 2.1, 4.3])
@@ -177,7 +173,7 @@ def test_rates_that_are_nearly_alike_are_equal() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.01, 100)), min_size=1, max_size=12))
-def test_leveling(ranks: list[tuple[str, float]]) -> None:
+def test_leveling(ranks):
     hosts, rates = [host for host, _ in ranks], np.array([rate for _, rate in ranks])
     even = even_out(hosts, rates)
     assert even.sum() == pytest.approx(rates.sum())
@@ -189,27 +185,24 @@ def test_leveling(ranks: list[tuple[str, float]]) -> None:
                 assert (rates[k] - rates[other]) * (even[k] - even[other]) >= -1e-9
 
 
-def test_hosts_may_differ_but_not_their_cores() -> None:
+def test_hosts_may_differ_but_not_their_cores():
     assert not differ(["a", "b", "a"], [10, 1, 7])
     assert differ(["a", "b", "a"], [10, 10, 6])
     assert not differ(["a"], [10])
 
 
-@pytest.mark.parametrize(
-    ("wanted", "got", "share"),
-    [
-        ([0.8, 0.4, 0.2, 0.2], [0.8, 0.4, 0.2, 0.2], 0.8),  # none waits for a core
-        ([0.8, 0.4, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], 0.15),  # other processes are busy, too
-        ([0.8, 0.4, 0.2, 0.2], [0.4, 0.3, 0.2, 0.2], 0.35),
-        ([1.0, 1.0, 0.1], [0.7, 0.3, 0.1], 0.5),
-    ],
-)
-def test_a_slow_rank_needs_no_more_of_a_busy_core_than_before(wanted: list[float], got: list[float], share: float) -> None:
+@pytest.mark.parametrize(("wanted", "got", "share"), [
+    ([0.8, 0.4, 0.2, 0.2], [0.8, 0.4, 0.2, 0.2], 0.8),  # none waits for a core
+    ([0.8, 0.4, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1], 0.15),  # other processes are busy, too
+    ([0.8, 0.4, 0.2, 0.2], [0.4, 0.3, 0.2, 0.2], 0.35),
+    ([1.0, 1.0, 0.1], [0.7, 0.3, 0.1], 0.5),
+])  # fmt: skip
+def test_a_slow_rank_needs_no_more_of_a_busy_core_than_before(wanted, got, share):
     found = speeds_of(["a"] * len(wanted), [100] * len(wanted), wanted, got)
     np.testing.assert_allclose(found, 100 * np.minimum(wanted, share))
 
 
-def test_luck_with_cores_is_shared_within_a_host() -> None:
+def test_luck_with_cores_is_shared_within_a_host():
     """Three ranks on two cores, one of which had a core for itself; and a rank on another host that had its own."""
     found = speeds_of(["a", "a", "b", "a"], [100] * 4, [1, 1, 1, 1], [1, 0.4, 1, 0.6])
     np.testing.assert_allclose(found, [200 / 3, 200 / 3, 100, 200 / 3])
@@ -220,7 +213,7 @@ def test_luck_with_cores_is_shared_within_a_host() -> None:
 
 @settings(deadline=None)
 @given(st.integers(1, 40))
-def test_each_two_meet_once_in_few_rounds(size: int) -> None:
+def test_each_two_meet_once_in_few_rounds(size):
     rounds = pairings(size)
     assert len(rounds) <= size
     for pairs in rounds:

@@ -63,23 +63,20 @@ def test_missing_file_is_an_os_error_that_names_it(tmp_path):
         read_maze(tmp_path / "nowhere.txt")
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        ("", 1, "empty"),
-        ("\n\n", 1, "empty"),
-        ("222\n232\n222\n", 2, "'3'"),
-        ("222\n2 2\n222\n", 2, "' '"),
-        ("2222\n2002\n202\n2222\n", 3, "3 cells"),
-        ("222\n\n202\n222\n", 2, "0 cells"),
-        ("2222\n2002\n2222\n", 3, "square"),
-        ("22\n22\n", 2, "3 x 3"),
-        ("212\n202\n222\n", 1, "wall is broken"),
-        ("222\n202\n220\n", 3, "wall is broken"),
-        ("222\n201\n222\n", 2, "wall is broken"),
-        ("2222\n2022\n2002\n2222\n", 2, "inside"),
-    ],
-)
+@pytest.mark.parametrize(("text", "line", "message"), [
+    ("", 1, "empty"),
+    ("\n\n", 1, "empty"),
+    ("222\n232\n222\n", 2, "'3'"),
+    ("222\n2 2\n222\n", 2, "' '"),
+    ("2222\n2002\n202\n2222\n", 3, "3 cells"),
+    ("222\n\n202\n222\n", 2, "0 cells"),
+    ("2222\n2002\n2222\n", 3, "square"),
+    ("22\n22\n", 2, "3 x 3"),
+    ("212\n202\n222\n", 1, "wall is broken"),
+    ("222\n202\n220\n", 3, "wall is broken"),
+    ("222\n201\n222\n", 2, "wall is broken"),
+    ("2222\n2022\n2002\n2222\n", 2, "inside"),
+])  # fmt: skip
 def test_wrong_files_are_told_with_their_line(tmp_path, text, line, message):
     path = tmp_path / "maze.txt"
     path.write_text(text)

@@ -12,12 +12,12 @@ from lb_mpi.threads import crowded
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
 
 
-def test_ranks_that_queued_for_cores_are_told_of() -> None:
+def test_ranks_that_queued_for_cores_are_told_of():
     assert queueing(10.0, 0.9) == queueing(0.0, 0.0) == queueing(0.02, 0.02) == ""
     assert queueing(10.0, 7.24).startswith("; ranks queued for cores for 72% of their time at work (")
 
 
-def test_worked_example() -> None:
+def test_worked_example():
     loads, speeds = [8.0, 2.0], [4.0, 1.0]  # times 2, 2
     assert imbalance(loads, speeds) == 0.0
     assert lower_bound(loads, speeds) == 2.0
@@ -27,7 +27,7 @@ def test_worked_example() -> None:
 
 
 @given(pairs)
-def test_imbalance_is_the_loss_against_the_lower_bound(drawn: list[tuple[float, float]]) -> None:
+def test_imbalance_is_the_loss_against_the_lower_bound(drawn):
     loads, speeds = np.array(drawn).T
     slowest = float((loads / speeds).max())
     assert imbalance(loads, speeds) >= 0
@@ -35,12 +35,12 @@ def test_imbalance_is_the_loss_against_the_lower_bound(drawn: list[tuple[float, 
     assert slowest == pytest.approx((1 + imbalance(loads, speeds)) * lower_bound(loads, speeds), rel=1e-9, abs=1e-300)
 
 
-def test_check_gives_an_array_of_its_own() -> None:
+def test_check_gives_an_array_of_its_own():
     speeds = np.array([1.0, 2.0])
     check_speeds(speeds)[0] = 9
     assert speeds.tolist() == [1, 2]
 
 
-def test_threads_of_all_ranks_have_cores_or_are_named() -> None:
+def test_threads_of_all_ranks_have_cores_or_are_named():
     assert crowded(4, 2, 8) == crowded(9, 1, 2) == ""
     assert crowded(4, 8, 8).startswith("4 ranks with 8 threads each (numba, BLAS, OpenMP) on 8 cores: set OMP_NUM_THREADS=2")

@@ -34,7 +34,7 @@ def nodes() -> Iterator[tuple[str, ast.AST]]:
         yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
 
 
-def test_a_class_name_means_one_thing() -> None:
+def test_a_class_name_means_one_thing():
     places: dict[str, set[str]] = defaultdict(set)
     for name, node in nodes():
         if isinstance(node, ast.ClassDef):
@@ -43,7 +43,7 @@ def test_a_class_name_means_one_thing() -> None:
     assert not twice, "\n".join(["expected each class name in one module only:", *twice])
 
 
-def test_words_have_the_meaning_that_they_have_in_the_field() -> None:
+def test_words_have_the_meaning_that_they_have_in_the_field():
     found = []
     for path in sorted(path for folder in FOLDERS for path in (LIBRARY.parent / folder).rglob("*.py")):
         where = path.relative_to(LIBRARY.parent)
@@ -57,7 +57,7 @@ def test_words_have_the_meaning_that_they_have_in_the_field() -> None:
     assert not found, "\n".join(["expected the field's words (decision, sent, received, answered, ...):", *found])
 
 
-def test_docstrings_open_with_a_verb_or_a_noun() -> None:
+def test_docstrings_open_with_a_verb_or_a_noun():
     wrong = []
     for name, node in nodes():
         text = ast.get_docstring(node) if isinstance(node, Documented) else None
@@ -67,7 +67,7 @@ def test_docstrings_open_with_a_verb_or_a_noun() -> None:
     assert not wrong, "\n".join([f"expected a verb or a noun, not one of {', '.join(sorted(OPENINGS))}:", *wrong])
 
 
-def test_one_list_has_all_public_names() -> None:
+def test_one_list_has_all_public_names():
     tree = ast.parse((LIBRARY / "__init__.py").read_text())
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     typed = [(name.asname, node.module) for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names]
@@ -77,7 +77,7 @@ def test_one_list_has_all_public_names() -> None:
 
 
 @pytest.mark.parametrize("name", ["allocate", "arrange", "balance", "fiedler", "partition", "partition_metrics"])
-def test_public_functions_without_mpi_have_examples_that_print_what_they_show(name: str) -> None:
+def test_public_functions_without_mpi_have_examples_that_print_what_they_show(name):
     function = getattr(lb_mpi, name)
     (example,) = doctest.DocTestFinder().find(function, name, globs={"lb_mpi": lb_mpi})
     assert example.examples

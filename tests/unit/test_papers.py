@@ -40,29 +40,26 @@ def outcomes(items: list[Item]) -> dict[str, str]:
     return {one.name: one.outcome for one in items}
 
 
-@pytest.mark.parametrize(
-    ("printed", "ours", "options", "outcome"),
-    [
-        ("7.0", 7.04, {}, SAME),
-        ("7", 7.4, {}, SAME),
-        ("7.0", 7.4, {}, DIFFERS),
-        ("0.5", 0.55, {}, SAME),  # half a unit, but for rounding in binary
-        ("33", 28, {"better": "less"}, BETTER),
-        ("33", 38, {"better": "less"}, DIFFERS),
-        ("33", 38, {"better": "more"}, BETTER),
-        ("5.4", 7.7, {"error": YES, "better": "more"}, MISPRINT),  # what can't be right can't be beaten
-        ("5.4", 7.7, {"error": NO, "lost": YES}, LOST),
-        ("13", 21, {"lost": NO}, DIFFERS),
-        ("13", 21, {"model": YES, "lost": YES}, EXPLAINED),
-        ("13", 21, {"model": NO, "lost": YES}, LOST),
-        ("13", 21, {"error": YES, "model": YES}, MISPRINT),
-        ("33", 28, {"better": "less", "lost": YES}, BETTER),
-        ("7.0", 7.0, {"error": YES}, SAME),
-        ("50", 45.0, {"drawn": [34.0, 61.0]}, SAME),
-        ("50", 45.0, {"drawn": [34.0, 49.0]}, DIFFERS),
-        ("50", 45.0, {"drawn": [34.0, 49.6]}, SAME),
-    ],
-)
+@pytest.mark.parametrize(("printed", "ours", "options", "outcome"), [
+    ("7.0", 7.04, {}, SAME),
+    ("7", 7.4, {}, SAME),
+    ("7.0", 7.4, {}, DIFFERS),
+    ("0.5", 0.55, {}, SAME),  # half a unit, but for rounding in binary
+    ("33", 28, {"better": "less"}, BETTER),
+    ("33", 38, {"better": "less"}, DIFFERS),
+    ("33", 38, {"better": "more"}, BETTER),
+    ("5.4", 7.7, {"error": YES, "better": "more"}, MISPRINT),  # what can't be right can't be beaten
+    ("5.4", 7.7, {"error": NO, "lost": YES}, LOST),
+    ("13", 21, {"lost": NO}, DIFFERS),
+    ("13", 21, {"model": YES, "lost": YES}, EXPLAINED),
+    ("13", 21, {"model": NO, "lost": YES}, LOST),
+    ("13", 21, {"error": YES, "model": YES}, MISPRINT),
+    ("33", 28, {"better": "less", "lost": YES}, BETTER),
+    ("7.0", 7.0, {"error": YES}, SAME),
+    ("50", 45.0, {"drawn": [34.0, 61.0]}, SAME),
+    ("50", 45.0, {"drawn": [34.0, 49.0]}, DIFFERS),
+    ("50", 45.0, {"drawn": [34.0, 49.6]}, SAME),
+])  # fmt: skip
 def test_the_rule(printed, ours, options, outcome):
     assert compare("it", printed, ours, **options).outcome == outcome
 

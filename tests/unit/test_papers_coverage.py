@@ -56,14 +56,14 @@ def check_command(text: str) -> None:
         assert re.search(rf"{option}\b", known), text
 
 
-def test_each_of_the_five_papers_has_a_table() -> None:
+def test_each_of_the_five_papers_has_a_table():
     assert len(ROWS) > 35
     assert PAGE.count("| Here |") == 5
     assert PAGE.count("Errors in print:") + PAGE.count("No errors in print") == 5
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0][:40] for row in ROWS])
-def test_each_call_and_command_that_is_named_exists(row: tuple[str, str]) -> None:
+def test_each_call_and_command_that_is_named_exists(row):
     _, here = row
     spans = re.findall(r"`([^`]+)`", here)
     calls = [span for span in spans if re.match(r"(lb_mpi|apps)\.", span)]
@@ -76,13 +76,13 @@ def test_each_call_and_command_that_is_named_exists(row: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
-def test_each_picture_of_a_page_shows_what_is_computed(name: str) -> None:
+def test_each_picture_of_a_page_shows_what_is_computed(name):
     page = figures.PROGRAMS.read_text() if name == "programs" else PAGE
     assert f"pictures/{name}.svg" in page
     assert (figures.PICTURES / f"{name}.svg").read_text() == figures.svg(name)
 
 
-def test_what_the_page_of_the_papers_names_exists() -> None:
+def test_what_the_page_of_the_papers_names_exists():
     texts = [path.read_text() for path in (ROOT / "benchmarks" / "papers").iterdir() if path.suffix in (".py", ".md")]
     spans = {span for text in texts for span in re.findall(r"`([^`\n]+)`", text)}
     calls = {span for span in spans if re.match(r"(lb_mpi|apps)\.\w", span)}

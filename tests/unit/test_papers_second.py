@@ -29,13 +29,13 @@ MUTANTS = [(claims, one) for claims, some in OF_CLAIMS.items() for one in some]
 
 
 @pytest.mark.parametrize("claims", CLAIMS)
-def test_both_implementations_agree(claims: str) -> None:
+def test_both_implementations_agree(claims):
     assert {one.name: one.outcome for one in second.lines(CLAIMS[claims]()) if one.outcome != SAME} == {}
 
 
 @pytest.mark.filterwarnings("ignore:invalid value|divide by zero:RuntimeWarning")
 @pytest.mark.parametrize(("claims", "mutant"), MUTANTS, ids=[f"{claims}: {one[2]} -> {one[3]}" for claims, one in MUTANTS])
-def test_a_mutant_is_noticed(claims: str, mutant: mutate.Mutant) -> None:
+def test_a_mutant_is_noticed(claims, mutant):
     with mutate.mutated(*mutant):
         try:
             assert DIFFERS in {one.outcome for one in second.lines(CLAIMS[claims]())}

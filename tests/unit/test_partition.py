@@ -3,7 +3,6 @@
 import os
 import signal
 import warnings
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -45,7 +44,7 @@ def graphs() -> dict[str, Graph]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", graphs())
-def test_awkward_graphs(name: str, method: str) -> None:
+def test_awkward_graphs(name, method):
     graph = graphs()[name]
     heavy = np.flatnonzero(graph.vertex_weights) if graph.vertex_weights.any() else np.arange(graph.n)
     for k in (1, 2, 3, 7, 40):
@@ -62,7 +61,7 @@ def test_awkward_graphs(name: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_part_is_empty_only_where_no_vertex_fits_and_then_named(method: str) -> None:
+def test_a_part_is_empty_only_where_no_vertex_fits_and_then_named(method):
     """Two in each part are within bounds, so that the cut would be least with some parts empty."""
     sizes = np.bincount(partition("mesh:6x6", 30, effort="fast", method=method), minlength=30)
     assert sorted(sizes.tolist()) == [1] * 24 + [2] * 6
@@ -77,7 +76,7 @@ def test_a_part_is_empty_only_where_no_vertex_fits_and_then_named(method: str) -
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_grid_is_cut_well_and_evenly(method: str) -> None:
+def test_a_grid_is_cut_well_and_evenly(method):
     graph = mesh(20, 32)
     figures = partition_metrics(graph, partition(graph, 4, method=method), 4)
     assert figures.cut <= 64  # quarters cut 52, stripes 60, METIS 62
@@ -88,7 +87,7 @@ def test_a_grid_is_cut_well_and_evenly(method: str) -> None:
     assert figures.imbalance <= 0.04
 
 
-def test_the_mean_of_v_2_is_a_threshold_for_halves_of_halves() -> None:
+def test_the_mean_of_v_2_is_a_threshold_for_halves_of_halves():
     tail = Graph.from_edges(9, [0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 2, 3, 3, 4, 5, 6, 7, 8])  # a square, its tail
     vector = lb_mpi.fiedler(tail).vector
     parts = lb_mpi.partition(tail, 2, method="spectral", threshold="mean")
@@ -98,7 +97,7 @@ def test_the_mean_of_v_2_is_a_threshold_for_halves_of_halves() -> None:
 
 
 @pytest.mark.parametrize("name", ["mesh:30x40", "ring:500", "complete:200"])
-def test_coarsening_by_a_matching_merges_pairs(name: str) -> None:
+def test_coarsening_by_a_matching_merges_pairs(name):
     graph = parse(name)
     for pairs in (True, False):
         levels = coarsen(csr(graph), 10, graph.n, random_state(0), matching=pairs)
@@ -111,14 +110,14 @@ def test_coarsening_by_a_matching_merges_pairs(name: str) -> None:
 # --- .part files ---
 
 
-def test_parts_go_round(tmp_path: Path) -> None:
+def test_parts_go_round(tmp_path):
     path = tmp_path / "a.part"
     for parts in ([0, 3, 1, 1], [7]):
         write_parts(path, parts)
         assert path.read_text() == "".join(f"{part}\n" for part in parts)
 
 
-def test_odd_parts_are_not_written(tmp_path: Path) -> None:
+def test_odd_parts_are_not_written(tmp_path):
     for parts in ([0, -1], [0.5], [[0, 1]]):
         with pytest.raises(ValueError, match="parts"):
             write_parts(tmp_path / "a.part", parts)
@@ -131,9 +130,7 @@ def raise_interrupt(_number: int, _frame: object) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"method": "multilevel-spectral"}])
 @pytest.mark.parametrize("handler", [signal.default_int_handler, raise_interrupt])  # on MPI it is another one
-def test_ctrl_c_is_raised_between_two_kernels(
-    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], handler: Any
-) -> None:
+def test_ctrl_c_is_raised_between_two_kernels(monkeypatch, options, handler):
     """In a kernel that returns arrays it became a SystemError, or crashed."""
     ended = list[str]()
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lb_mpi.graph import Graph, mesh
+from lb_mpi.graph import mesh
 from lb_mpi.machine import Machine
 from lb_mpi.partitioning.coarsen import csr
 from lb_mpi.partitioning.partition import partition
@@ -48,7 +48,7 @@ def three_hosts() -> Machine:
 
 @settings(max_examples=30, deadline=None)
 @given(graphs(30), st.integers(2, 5), st.integers(0, 1000))
-def test_a_move_changes_the_seconds_as_the_definition_says(graph: Graph, k: int, seed: int) -> None:
+def test_a_move_changes_the_seconds_as_the_definition_says(graph, k, seed):
     rng, some = np.random.default_rng(seed), machine(k, seed)
     fine, part, costs = csr(graph), rng.integers(0, k, graph.n), costs_of(some)
     parts, others = find_parts(fine, part, np.zeros(k)), find_connections(fine, part, k)
@@ -77,7 +77,7 @@ def test_a_move_changes_the_seconds_as_the_definition_says(graph: Graph, k: int,
 @pytest.mark.filterwarnings("ignore:.*parts are empty")
 @settings(max_examples=25, deadline=None)
 @given(graphs(), st.integers(1, 5), st.integers(0, 100), st.sampled_from([None, 0.5]))
-def test_never_slower_than_by_cut_or_all_on_the_fastest(graph: Graph, k: int, seed: int, unit_s: float | None) -> None:
+def test_never_slower_than_by_cut_or_all_on_the_fastest(graph, k, seed, unit_s):
     some = machine(k, seed)
     by_cut = partition(graph, k, effort="fast", seed=seed, machine=some)
     parts = partition(graph, k, effort="fast", seed=seed, machine=some, unit_s=unit_s, aim="time")
@@ -89,7 +89,7 @@ def test_never_slower_than_by_cut_or_all_on_the_fastest(graph: Graph, k: int, se
     assert (parts == shorten(graph, by_cut, some, unit_s=unit_s, effort="fast", seed=seed)).all()
 
 
-def test_near_the_best_of_all_distributions() -> None:
+def test_near_the_best_of_all_distributions():
     graph = mesh(2, 4)
     fine, everything = csr(graph), np.array(list(product(range(3), repeat=8)))
     for seed in range(6):
@@ -100,7 +100,7 @@ def test_near_the_best_of_all_distributions() -> None:
         assert found <= 1.1 * best, f"seed = {seed}"
 
 
-def test_slow_links_are_made_up_for() -> None:
+def test_slow_links_are_made_up_for():
     graph, some = mesh(40, 50), three_hosts()
     by_cut, by_time = (
         partition_metrics(graph, partition(graph, 3, machine=some, unit_s=1e-6, aim=aim), 3, machine=some, unit_s=1e-6)
@@ -112,14 +112,14 @@ def test_slow_links_are_made_up_for() -> None:
     assert by_time.weights[2] < by_cut.weights[2]  # behind the slow link
 
 
-def test_free_links_leave_the_work_shared_by_speed() -> None:
+def test_free_links_leave_the_work_shared_by_speed():
     none = np.zeros((4, 4))
     some = Machine(("a",) * 4, np.array([4.0, 2.0, 1.0, 1.0]), none, none)
     part = partition("mesh:30x30", 4, machine=some, aim="time")
     assert partition_metrics("mesh:30x30", part, 4, machine=some).imbalance < 0.005
 
 
-def test_a_sweep_makes_nothing_slower() -> None:
+def test_a_sweep_makes_nothing_slower():
     graph, some = mesh(20, 20), three_hosts()
     part = (np.arange(400) // 134).astype(np.int64)
     before = seconds_of(csr(graph), part, costs_of(some)).max()

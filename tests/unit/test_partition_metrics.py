@@ -27,7 +27,7 @@ def partitions(draw: st.DrawFn) -> tuple[nx.Graph, Graph, list[int], int, np.ran
 
 
 @given(partitions())
-def test_cut_volume_and_weights(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator]) -> None:
+def test_cut_volume_and_weights(drawn):
     expected, graph, parts, k, _ = drawn
     assert cut(graph, parts, k) == sum(w for i, j, w in expected.edges(data="weight") if parts[i] != parts[j])
     others = [{parts[j] for j in expected[i]} - {parts[i]} for i in expected]
@@ -37,7 +37,7 @@ def test_cut_volume_and_weights(drawn: tuple[nx.Graph, Graph, list[int], int, np
 
 
 @given(partitions())
-def test_connected(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator]) -> None:
+def test_connected(drawn):
     expected, graph, parts, k, _ = drawn
     for part, whole in enumerate(connected(graph, parts, k)):
         members = expected.subgraph(i for i in expected if parts[i] == part)
@@ -45,7 +45,7 @@ def test_connected(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Gener
 
 
 @given(partitions(), st.sampled_from([None, 0.25]))
-def test_mapping_cost(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Generator], unit_s: float | None) -> None:
+def test_mapping_cost(drawn, unit_s):
     expected, graph, parts, k, rng = drawn
     speeds = rng.uniform(0.5, 2, k)
     alpha, beta = (rng.uniform(0, 1, (k, k)) * ~np.eye(k, dtype=bool) for _ in range(2))
@@ -69,10 +69,10 @@ def test_mapping_cost(drawn: tuple[nx.Graph, Graph, list[int], int, np.random.Ge
 
 def machine(speeds: list[float], latency_s: float = 0.0, s_per_byte: float = 0.0) -> Machine:
     off = 1.0 - np.eye(len(speeds))
-    return Machine(("host",) * len(speeds), speeds, latency_s * off, s_per_byte * off)  # type: ignore[arg-type]
+    return Machine(("host",) * len(speeds), speeds, latency_s * off, s_per_byte * off)
 
 
-def test_worked_example() -> None:
+def test_worked_example():
     """Two rows of a 2 x 4 mesh, on nodes of performance 1 and 3."""
     parts = [0, 0, 0, 0, 1, 1, 1, 1]
     figures = lb_mpi.partition_metrics("mesh:2x4", parts, 2, targets=[1, 3])
@@ -90,13 +90,13 @@ def test_worked_example() -> None:
     assert halved.cost.objective_s == pytest.approx(2.0)
 
 
-def test_the_heaviest_task_bounds_too() -> None:
+def test_the_heaviest_task_bounds_too():
     graph = Graph.from_edges(3, [0], [1], vertex_weights=[10, 1, 1])
     assert mapping_cost(graph, [0, 1, 1], machine([1, 2])).lower_bound_s == 5.0
     assert mapping_cost(graph, [1, 0, 0], machine([1, 2])).objective_s == 5.0
 
 
-def test_many_more_parts_than_vertices() -> None:
+def test_many_more_parts_than_vertices():
     graph = mesh(3, 3)
     parts = np.arange(9) * 100_000
     assert volume(graph, parts, 1_000_000) == 24

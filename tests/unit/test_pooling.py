@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lb_mpi.__main__ import main
 from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.pooling.deal import Floats, deal
+from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, drop_back, drop_front, pack, synchronizes, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, are_equal, correlation
 from lb_mpi.pooling.stealer import LONGEST_S, SHORTEST_S, Pace, share
@@ -24,7 +24,7 @@ UNEQUAL = [0.8, 0.4, 0.2, 0.2]
 
 
 @given(st.integers(0, EPOCHS - 1), st.integers(0, MOST), st.integers(0, MOST), st.data())
-def test_words(epoch: int, one: int, other: int, data: st.DataObject) -> None:
+def test_words(epoch, one, other, data):
     lo, hi = sorted((one, other))
     word = pack(epoch, lo, hi)
     assert 0 <= word < 1 << 64
@@ -34,18 +34,18 @@ def test_words(epoch: int, one: int, other: int, data: st.DataObject) -> None:
     assert unpack(drop_back(word, n)) == Interval(epoch, lo, hi - n)
 
 
-def test_all_meet_before_the_numbers_of_maps_are_used_again() -> None:
+def test_all_meet_before_the_numbers_of_maps_are_used_again():
     assert [number for number in range(1, 1000) if synchronizes(number)] == [256, 512, 768]
 
 
 @given(st.integers(1, 300), st.floats(0.01, 100.0), st.floats(0.01, 100.0))
-def test_a_share_ends_soonest(n: int, mine: float, theirs: float) -> None:
+def test_a_share_ends_soonest(n, mine, theirs):
     taken = share(n, mine, theirs)
     ends = [max(k / mine, (n - k + 0.5) / theirs) for k in range(n + 1)]
     assert ends[taken] == pytest.approx(min(ends))
 
 
-def test_a_slow_thief_leaves_the_last_task_to_a_fast_victim() -> None:
+def test_a_slow_thief_leaves_the_last_task_to_a_fast_victim():
     assert share(1, 0.2, 0.8) == 0
     assert share(1, 0.8, 0.2) == share(1, 1.0, 1.0) == 1
 
@@ -59,7 +59,7 @@ def lengths(pace: Pace, owned: int, task_s: float, chunks: int = 1000) -> list[i
     return found
 
 
-def test_chunks_grow_and_get_shorter_towards_the_end() -> None:
+def test_chunks_grow_and_get_shorter_towards_the_end():
     assert lengths(Pace(), 64, 1e-3) == [1, 2, 4, 8, 8, 8, 8, 8, 5, 4, 2, 2, 1, 1, 1, 1]
     assert lengths(Pace(), 6, 1e-3) == [1] * 6
     assert set(lengths(Pace(), 6000, LONGEST_S)) == {1}
@@ -69,7 +69,7 @@ def test_chunks_grow_and_get_shorter_towards_the_end() -> None:
     assert sum(n * 10e-6 < 0.99 * SHORTEST_S for n in many) <= 8  # the first ones, which grow, and the last one
 
 
-def test_a_lost_time_slice_halves_a_chunk_at_most() -> None:
+def test_a_lost_time_slice_halves_a_chunk_at_most():
     pace = Pace()
     lengths(pace, 10_000, 10e-6, 20)
     assert pace.n(120) == 100
@@ -85,7 +85,7 @@ def test_a_lost_time_slice_halves_a_chunk_at_most() -> None:
 
 
 @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8), st.integers(0, 60), st.booleans(), st.integers(0, 99))
-def test_each_task_is_dealt_once(speeds: Sequence[float], n: int, known: bool, seed: int) -> None:
+def test_each_task_is_dealt_once(speeds, n, known, seed):
     costs = np.random.default_rng(seed).exponential(size=n)
     order, bounds = deal(np.arange(100, 100 + n), speeds, costs if known else None)
     assert sorted(order.tolist()) == list(range(100, 100 + n))
@@ -102,7 +102,7 @@ def test_each_task_is_dealt_once(speeds: Sequence[float], n: int, known: bool, s
 
 @pytest.mark.parametrize("costs", [None, np.array([1.0, 0.5, 0.0, 1.0, 1.0])])
 @pytest.mark.parametrize("given", [[1e308] * 4, [5e-324] * 4, [5e-324, 1e308, 1.0, 1e-200]])
-def test_speeds_that_are_huge_or_tiny(given: list[float], costs: Floats | None) -> None:
+def test_speeds_that_are_huge_or_tiny(given, costs):
     speeds = RankKnowledge(4, given).speeds
     order, bounds = deal(np.arange(5), speeds, costs)
     assert sorted(order.tolist()) == [0, 1, 2, 3, 4]
@@ -110,7 +110,7 @@ def test_speeds_that_are_huge_or_tiny(given: list[float], costs: Floats | None) 
     assert all(0 <= share(n, one, other) <= n for n in (1, MOST) for one in speeds for other in speeds)
 
 
-def test_many_small_tasks_of_known_cost_fill_the_ranks_up() -> None:
+def test_many_small_tasks_of_known_cost_fill_the_ranks_up():
     for costs in (task_costs("lognormal", 5000, 1e-3, seed=1), np.zeros(5000), np.ones(5000)):
         order, bounds = deal(np.arange(5000), UNEQUAL, costs)
         assert sorted(order.tolist()) == list(range(5000))
@@ -120,7 +120,7 @@ def test_many_small_tasks_of_known_cost_fill_the_ranks_up() -> None:
         assert max(ends) <= 1.01 * bound_s(costs, np.array(UNEQUAL)) + 0.01 * costs.max()
 
 
-def test_costs_are_remembered_of_the_same_items() -> None:
+def test_costs_are_remembered_of_the_same_items():
     memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
     assert memory.predict("f", b"a", 50) is None
     memory.observe("f", b"a", costs)
@@ -130,7 +130,7 @@ def test_costs_are_remembered_of_the_same_items() -> None:
     assert memory.predict("g", b"a", 50) is None
 
 
-def test_costs_of_other_items_are_used_where_they_have_predicted_before() -> None:
+def test_costs_of_other_items_are_used_where_they_have_predicted_before():
     memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
     memory.observe("f", b"a", costs)
     memory.observe("f", b"b", 1.1 * costs)
@@ -143,14 +143,14 @@ def test_costs_of_other_items_are_used_where_they_have_predicted_before() -> Non
     assert memory.predict("f", b"c", 40) is not None
 
 
-def test_costs_of_the_same_items_that_change_are_not_used() -> None:
+def test_costs_of_the_same_items_that_change_are_not_used():
     memory = Memory()
     for seed in range(2):
         memory.observe("f", b"a", task_costs("lognormal", 50, 1e-2, seed=seed))
     assert memory.predict("f", b"a", 50) is None
 
 
-def test_costs_that_are_short_or_of_many_functions_are_not_remembered() -> None:
+def test_costs_that_are_short_or_of_many_functions_are_not_remembered():
     memory = Memory()
     memory.observe("f", b"a", np.full(50, 0.9 * LONG_S))
     assert memory.predict("f", b"a", 50) is None
@@ -162,20 +162,20 @@ def test_costs_that_are_short_or_of_many_functions_are_not_remembered() -> None:
     assert memory.predict(1, b"a", 50) is not None
 
 
-def test_costs_that_hardly_differ_are_equal() -> None:
+def test_costs_that_hardly_differ_are_equal():
     assert are_equal(np.array([1.0, 1.4, 0.5]), [3, 1, 1])
     assert not are_equal(np.array([1.0, 2.0]), [9, 1])  # one task of twice the usual length
     assert are_equal(np.array([2.0, 2.0]), [9, 1])
 
 
-def test_correlations() -> None:
+def test_correlations():
     one = np.array([1.0, 2.0, 4.0])
     assert correlation(one, 3.0 * one + 1.0) == pytest.approx(1.0)
     assert correlation(one, -one) == pytest.approx(-1.0)
     assert correlation(one, np.ones(3)) == correlation(np.zeros(3), np.zeros(3)) == 0.0
 
 
-def test_the_second_map_of_the_same_items_is_near_the_bound() -> None:
+def test_the_second_map_of_the_same_items_is_near_the_bound():
     speeds = np.resize([1.0, 0.5, 0.25, 0.25], 64)
     found = []
     for seed in range(2):
@@ -187,7 +187,7 @@ def test_the_second_map_of_the_same_items_is_near_the_bound() -> None:
     assert third < 1.05
 
 
-def test_slow_ranks_leave_the_last_tasks() -> None:
+def test_slow_ranks_leave_the_last_tasks():
     speeds, found = np.resize([1.0, 0.5, 0.25, 0.25], 64), []
     for seed in range(6):
         costs = task_costs("lognormal", 2560, 20e-3, seed=seed)
@@ -215,7 +215,7 @@ def reached(found: Sequence[MapRun]) -> float:
     return float(np.mean([run.bound_s / run.seconds for run in found]))
 
 
-def test_unequal_ranks_reach_the_bound() -> None:
+def test_unequal_ranks_reach_the_bound():
     assert reached(runs([4], 2000, 1e-3, seeds=4)) > 0.95
     assert reached(runs([4], 100, 10e-3, speeds_known=True)) > 0.88
     assert reached(runs([4], 100, 10e-3, costs_known=True, maps=3)) > 0.97
@@ -223,20 +223,20 @@ def test_unequal_ranks_reach_the_bound() -> None:
     assert reached(runs([2, 2], 2000, 1e-3, seeds=4)) > 0.95
 
 
-def test_many_ranks_do_what_a_counter_does_and_more_when_costs_are_known() -> None:
+def test_many_ranks_do_what_a_counter_does_and_more_when_costs_are_known():
     found = runs([64], 1600, 10e-3, seeds=3)
     assert reached(found) > 0.95 * np.mean([run.bound_s / run.counter_s for run in found])
     assert reached(found) > 1.2 * np.mean([run.bound_s / run.dealt_s for run in found])
     assert reached(runs([64], 1600, 10e-3, seeds=1, costs_known=True)) > 0.98
 
 
-def test_hosts_far_apart() -> None:
+def test_hosts_far_apart():
     network = Network((2e-6, 2e-6), (1e-3, 1e-3))
     costs = task_costs("lognormal", 1200, 10e-3, spread=0.5, seed=1)
     assert SimulatedPool([4, 4, 4], network=network).map(costs).ratio < 1.10
 
 
-def test_the_bound_and_the_counter() -> None:
+def test_the_bound_and_the_counter():
     costs, speeds = np.array([3.0, 1.0, 1.0, 1.0]), np.array([2.0, 1.0])
     assert bound_s(costs, speeds) == 2.0
     assert bound_s(np.array([30.0, 1.0]), speeds) == 15.0
@@ -244,11 +244,11 @@ def test_the_bound_and_the_counter() -> None:
     assert counter_s(np.array([]), speeds) == bound_s(np.array([]), speeds) == 0.0
 
 
-def test_one_seed_gives_one_run() -> None:
+def test_one_seed_gives_one_run():
     assert runs([2, 2], 50, 1e-3, seeds=2) == runs([2, 2], 50, 1e-3, seeds=2)
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(capsys):
     given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1"]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)

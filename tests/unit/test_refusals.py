@@ -3,7 +3,6 @@
 import math
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -66,7 +65,7 @@ def weighted(weight: object) -> Graph:
 
 def varying(speed: object) -> None:
     speeds = iter([1.0, speed])
-    lb_mpi.throttle(lambda: next(speeds)).charge(1.0)  # type: ignore[arg-type, return-value]
+    lb_mpi.throttle(lambda: next(speeds)).charge(1.0)
 
 
 # Of each function: arguments that are right; then an argument, values of it that are wrong, and what the error says of each
@@ -283,9 +282,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("called", "arguments", "says", "shown"), CASES)
-def test_a_wrong_argument_is_refused_in_words(
-    called: Callable[..., Any], arguments: dict[str, Any], says: str, shown: str
-) -> None:
+def test_a_wrong_argument_is_refused_in_words(called, arguments, says, shown):
     kind, says = (TypeError, says.removeprefix("TypeError: ")) if says.startswith("TypeError: ") else (ValueError, says)
     with pytest.raises(kind) as raised:
         called(**arguments)
@@ -362,9 +359,7 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "says"), LINES)
-def test_a_mistake_is_one_line_and_exit_code_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, says: str
-) -> None:
+def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, line, says):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)

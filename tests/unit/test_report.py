@@ -69,7 +69,7 @@ def folder_of_files(path: Path, files: list[tuple[str, bytes]]) -> Path:
     return path
 
 
-def test_numbers() -> None:
+def test_numbers():
     run = assemble(ranks(4))
     told = headline(run)
     assert (told.seconds, told.inside_s) == pytest.approx((6.0, 6.0))
@@ -83,7 +83,7 @@ def test_numbers() -> None:
     assert len(steps(run)) == 4
 
 
-def test_the_lower_bound_counts_speeds() -> None:
+def test_the_lower_bound_counts_speeds():
     files = []
     for rank, speed in enumerate((1.0, 0.25)):
         record = Record(100.0)
@@ -93,7 +93,7 @@ def test_the_lower_bound_counts_speeds() -> None:
     assert headline(assemble(files)).bound_s == pytest.approx((2.0 + 0.25) / 1.25)
 
 
-def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar() -> None:
+def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar():
     record = Record(100.0)
     for phase, at in ((Phase.OWN, 100.0), (Phase.FOREIGN, 106.0), (Phase.WAITING, 108.0), (Phase.OUTSIDE, 109.0)):
         record.enter(phase, at)
@@ -106,7 +106,7 @@ def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar
     assert "had no core, 40.0% of all ranks' time" in headline(run).words
 
 
-def test_many_short_calls_are_drawn_and_listed_as_means() -> None:
+def test_many_short_calls_are_drawn_and_listed_as_means():
     record = Record(100.0)
     reasons = [record.reason(words) for words in ("kept", "changed")]
     record.enter(Phase.OWN, 100.0)
@@ -122,7 +122,7 @@ def test_many_short_calls_are_drawn_and_listed_as_means() -> None:
     assert "200 time slices" in text
 
 
-def test_the_trace_has_each_second_of_each_rank_and_its_calls() -> None:
+def test_the_trace_has_each_second_of_each_rank_and_its_calls():
     run = assemble(ranks(4, hosts=2))
     found = trace(run)
     json.dumps(found)
@@ -143,7 +143,7 @@ def test_the_trace_has_each_second_of_each_rank_and_its_calls() -> None:
     assert [named[number] for number in range(4)] == ["rank 0", "rank 0: calls", "rank 1", "rank 1: calls"]
 
 
-def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
+def test_the_page_begins_with_what_was_gained_and_what_to_do_next():
     run = assemble(ranks(4))
     assert headline(run).next_step == "nothing is known that would help."
     assert headline(run, 0.8).next_step.startswith("do without balancing: that is predicted to take 0.80 times as long")
@@ -156,10 +156,8 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next() -> None:
     assert '<div class="card gain"><b>6.00 s</b><span>from start to end' in page(run)
 
 
-@pytest.mark.parametrize(
-    ("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "nothing is known")]
-)
-def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s: float, words: str) -> None:
+@pytest.mark.parametrize(("works_s", "words"), [(0.2, "compute more between two exchanges"), (1.6, "nothing is known")])
+def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(works_s, words):
     files = []
     for rank in range(2):
         record = Record(100.0)
@@ -175,14 +173,14 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
     assert not any(f"<th>{name}" in text for name in empty)
 
 
-def test_the_table_of_ranks_names_what_they_computed() -> None:
+def test_the_table_of_ranks_names_what_they_computed():
     text = page(assemble(ranks(4)))
     assert "<th>rows computed" in text
     assert "<td>150" in text
     assert "<td>1.00x" in text
 
 
-def test_drafts_that_brought_work_are_in_the_matrix() -> None:
+def test_drafts_that_brought_work_are_in_the_matrix():
     record = Record(100.0)
     for other in (1, 1, -1, 2):  # a damaged record may name ranks that there are not
         record.move(Way.DRAFT, other, 1.0)
@@ -190,7 +188,7 @@ def test_drafts_that_brought_work_are_in_the_matrix() -> None:
     assert matrix(run, Way.DRAFT)[1, 0] == 2.0
 
 
-def test_timeline_holds_each_second_once() -> None:
+def test_timeline_holds_each_second_once():
     run = assemble(ranks(3))
     parts = timeline(run, 60)
     assert parts.sum(axis=2) == pytest.approx(np.ones((3, 60)), abs=1e-3)
@@ -200,7 +198,7 @@ def test_timeline_holds_each_second_once() -> None:
     assert set(np.unique(pixels)) == {Phase.OWN, Phase.WAITING, NOTHING}
 
 
-def test_clocks_of_hosts_are_aligned() -> None:
+def test_clocks_of_hosts_are_aligned():
     files = []
     for rank, ahead in enumerate((0.0, 50.0)):
         record = Record(100.0 + ahead)
@@ -214,7 +212,7 @@ def test_clocks_of_hosts_are_aligned() -> None:
     assert len(assemble([*files, *files]).hosts) == 2
 
 
-def test_without_a_comparison_the_hosts_own_clocks_count() -> None:
+def test_without_a_comparison_the_hosts_own_clocks_count():
     files = [
         (str(rank), whole(Record(5.0 * rank), 5.0 * rank + 1.0, about(rank, 2, f"node{rank}", clock_s=5.0 * rank)))
         for rank in range(2)
@@ -237,7 +235,7 @@ def decoded(png: bytes) -> tuple[int, int, bytes]:
     return width, height, zlib.decompress(chunks[b"IDAT"])
 
 
-def test_pictures_are_png() -> None:
+def test_pictures_are_png():
     width, height, pixels = decoded(encode(np.array([[0, 1, 2], [7, 0, 0]], dtype=np.uint8), [*COLOURS.values()]))
     assert (width, height, pixels) == (3, 2, b"\x00\x01\x20\x00\x70\x00")
     assert decoded(square(np.zeros((2, 2))).png)[2] == b"\x00\xff\x00\xff"
@@ -259,7 +257,7 @@ class Reader(html.parser.HTMLParser):
                 self.outside.append(f"{tag} {value}")
 
 
-def test_the_calls_of_an_axis_are_round_numbers() -> None:
+def test_the_calls_of_an_axis_are_round_numbers():
     assert [ticks(last) for last in (1, 4, 10, 20)] == [[1], [1, 2, 3, 4], [1, 5, 10], [1, 5, 10, 15, 20]]
     assert [ticks(last) for last in (60, 100)] == [[1, 20, 40, 60], [1, 50, 100]]
 
@@ -267,7 +265,7 @@ def test_the_calls_of_an_axis_are_round_numbers() -> None:
 @pytest.mark.parametrize(("most", "expected"), [
     (1, ["0", "0.25", "1"]), (2, ["0", "0.5", "2"]), (13_626_000, ["0", "3,406,500", "13,626,000"]),
 ])  # fmt: skip
-def test_the_scale_of_a_matrix_fits_a_phone(most: int, expected: list[str]) -> None:
+def test_the_scale_of_a_matrix_fits_a_phone(most, expected):
     moved = coo_array([[0, most], [1, 0]])
     for width in (PHONE, WIDTH):
         text = drawn_matrix(square(moved), moved, "rows", width)
@@ -280,11 +278,11 @@ def test_the_scale_of_a_matrix_fits_a_phone(most: int, expected: list[str]) -> N
         assert ("</title></rect><text" in many) == (width == WIDTH and most < 10)
 
 
-def test_an_axis_ends_near_the_largest_value() -> None:
+def test_an_axis_ends_near_the_largest_value():
     assert [ceiling(value) for value in (0.0, 0.05, 1.0, 2.1, 4.18, 6.1, 8.5)] == [0.01, 0.06, 1.0, 4.0, 6.0, 8.0, 10.0]
 
 
-def test_the_page_stands_alone() -> None:
+def test_the_page_stands_alone():
     text = page(assemble(ranks(4, hosts=2)))
     reader = Reader(text)
     assert reader.outside == []
@@ -299,7 +297,7 @@ def test_the_page_stands_alone() -> None:
     assert "the plan &lt;stays&gt;" in text
 
 
-def test_a_page_of_a_thousand_ranks_is_small() -> None:
+def test_a_page_of_a_thousand_ranks_is_small():
     rng = np.random.default_rng(0)
     frames = []
     for _ in range(64):
@@ -321,11 +319,11 @@ def test_a_page_of_a_thousand_ranks_is_small() -> None:
     assert "20 parts of work, by drafts" in page(few)  # a dense matrix would need terabytes
 
 
-def test_a_run_in_which_nothing_happened_has_a_page() -> None:
+def test_a_run_in_which_nothing_happened_has_a_page():
     assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path, capsys):
     folder, out = folder_of_files(tmp_path / "record", ranks(4)), tmp_path / "report.html"
     assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -336,7 +334,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert xml.etree.ElementTree.fromstring(drawn).tag == "svg"
 
 
-def test_missing_and_damaged_records_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_and_damaged_records_are_named(tmp_path, capsys):
     files = ranks(4)
     files[1] = files[1][0], files[1][1][: snapshot_offset(0, 4) + 60]  # torn
     files[2] = files[2][0], files[2][1][:6] + b"\x09\x00" + files[2][1][8:]  # another version
@@ -356,7 +354,7 @@ def test_missing_and_damaged_records_are_named(tmp_path: Path, capsys: pytest.Ca
     assert "the record breaks off" in (tmp_path / "report.html").read_text()
 
 
-def test_a_record_of_nothing_has_no_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_record_of_nothing_has_no_numbers(tmp_path, capsys):
     """That of a rank whose disk was full after the first snapshot, for example."""
     nothing = whole(Record(100.0), 100.0, about(0, 1), ended=False)
     folder = folder_of_files(tmp_path / "record", [("rank000000.lbrec", nothing)])
@@ -371,9 +369,7 @@ def test_a_record_of_nothing_has_no_numbers(tmp_path: Path, capsys: pytest.Captu
         assert not re.search(r"\bnan\b", shown, re.IGNORECASE)
 
 
-def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(tmp_path, capsys):
     """That of a killed run, or of a plan of distribute that is never closed."""
     files = []
     for rank in range(2):
@@ -390,16 +386,11 @@ def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(
     assert "note: ranks 0, 1: the last call has not ended, or a plan of distribute was not closed" in said
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ([], "no record in this folder: expected files rank*.lbrec"),
-        ([("rank000000.lbrec", b"no")], "rank000000.lbrec: begins with b'no': expected the record of a rank"),
-    ],
-)
-def test_a_folder_without_a_record_is_an_error_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], files: list[tuple[str, bytes]], words: str
-) -> None:
+@pytest.mark.parametrize(("files", "words"), [
+    ([], "no record in this folder: expected files rank*.lbrec"),
+    ([("rank000000.lbrec", b"no")], "rank000000.lbrec: begins with b'no': expected the record of a rank"),
+])  # fmt: skip
+def test_a_folder_without_a_record_is_an_error_in_one_line(tmp_path, capsys, files, words):
     folder = folder_of_files(tmp_path / "record", files)
     assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 2
     said = capsys.readouterr().err
@@ -408,14 +399,14 @@ def test_a_folder_without_a_record_is_an_error_in_one_line(
     assert not (tmp_path / "report.html").exists()
 
 
-def test_ranks_of_another_run_are_left_out() -> None:
+def test_ranks_of_another_run_are_left_out():
     old = whole(Record(100.0), 101.0, about(5, 8, wall_s=5e8))
     run = assemble([*ranks(4), ("rank000005.lbrec", old)])
     assert len(run.ranks) == 4
     assert run.notes == ["left out 1 record of another run"]
 
 
-def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out() -> None:
+def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out():
     """All processes of a run begin before any record of it; clocks of hosts may differ by a minute."""
 
     def file(rank: int, host: str, began_s: float, wall_s: float) -> tuple[str, bytes]:
@@ -430,17 +421,12 @@ def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out() -> None:
     assert len(assemble(found).ranks) == 2  # more than a minute before the others began
 
 
-@pytest.mark.parametrize(
-    ("arguments", "driver", "way"),
-    [
-        ("search --tree T1 --ranks 4", Driver.SEARCH, Way.DRAFT),
-        ("rows --graph ring:4 --calls 3 --costs hotspot --row-s 2e-3", Driver.ROWS, Way.LOAN),
-        ("tasks --hosts 2,2 --tasks 80 --speeds 1,2,3,4", Driver.TASKS, Way.STEAL),
-    ],
-)
-def test_simulators_write_the_same_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, driver: Driver, way: Way
-) -> None:
+@pytest.mark.parametrize(("arguments", "driver", "way"), [
+    ("search --tree T1 --ranks 4", Driver.SEARCH, Way.DRAFT),
+    ("rows --graph ring:4 --calls 3 --costs hotspot --row-s 2e-3", Driver.ROWS, Way.LOAN),
+    ("tasks --hosts 2,2 --tasks 80 --speeds 1,2,3,4", Driver.TASKS, Way.STEAL),
+])  # fmt: skip
+def test_simulators_write_the_same_records(tmp_path, capsys, arguments, driver, way):
     folder = folder_of_files(tmp_path / "record", ranks(8))  # an earlier run, with more ranks
     assert main(["simulate", *arguments.split(), "--json", "--record", str(folder)]) == 0
     told = json.loads(capsys.readouterr().out)

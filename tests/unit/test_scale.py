@@ -17,7 +17,7 @@ def count(tree: str, ranks: int, **options: object) -> simulate.SimulatedSearch:
     return result
 
 
-def test_t1_on_256_unequal_ranks() -> None:
+def test_t1_on_256_unequal_ranks():
     speeds = [1.0, 0.5, 0.25, 0.25] * 64
     result = count("T1", 256, speeds=speeds)
     assert result.efficiency >= 0.95
@@ -33,13 +33,13 @@ def piles(**options: object) -> simulate.SimulatedSearch:
     return simulate.search([Pile(200) for _ in range(8)], options=Options(threshold=1.0, route="random"), **options)
 
 
-def test_messages_take_time_of_their_links() -> None:
+def test_messages_take_time_of_their_links():
     free, slow = piles(), piles(network=Network(bytes_per_s=1e6))
     assert sorted(free.value) == sorted(slow.value) == list(range(1, 201))
     assert free.virtual_seconds < slow.virtual_seconds
 
 
-def test_one_seed_gives_one_search() -> None:
+def test_one_seed_gives_one_search():
     def run(seed: int) -> list[object]:
         found = simulate.search([Pile(500) for _ in range(8)], network=Network((1e-6, 9e-6), (1e-6, 9e-6)), seed=seed)
         return [found.virtual_seconds, found.messages, *found.units]

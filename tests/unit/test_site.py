@@ -22,7 +22,7 @@ def module(name: str) -> ModuleType:
 docstrings, protocol = module("docstrings"), module("protocol")
 
 
-def test_parameters_become_definitions_and_examples_code() -> None:
+def test_parameters_become_definitions_and_examples_code():
     lines = ["Do `this` to *that_.", "", "    x = 1", "", "Parameters", "----------", "a : first,", "    `b`.", "", "Or so."]
     assert docstrings.convert(lines) == [
         *("Do ``this`` to \\*that\\_.", ""),
@@ -32,13 +32,13 @@ def test_parameters_become_definitions_and_examples_code() -> None:
     ]
 
 
-def test_fields_have_the_words_behind_them() -> None:
+def test_fields_have_the_words_behind_them():
     assert dict(docstrings.fields(Report))["imbalance_before"] == "of that call, if every rank had computed its own rows"
     assert [name for name, _ in docstrings.fields(RankWork)] == list(RankWork.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
-def test_each_change_of_state_is_in_the_picture_and_each_row_in_the_table(route: str) -> None:
+def test_each_change_of_state_is_in_the_picture_and_each_row_in_the_table(route):
     rows = [row for row in TABLE if row.route == route]
     picture, table = protocol.picture(rows), protocol.table(rows)
     assert len(table.splitlines()) == len(rows) + 2

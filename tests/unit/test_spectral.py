@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import colour_edges
-from lb_mpi.graph import Floats, Graph, parse
+from lb_mpi.graph import Graph, parse
 from tests.diffusing import acyclic, cases, paper_case
 
 
 @pytest.mark.parametrize("name", ["mesh:9x30", "ring:400", "hypercube:9", "complete:40", "mesh:1x200"])
-def test_lanczos_agrees_with_all_eigenvalues(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanczos_agrees_with_all_eigenvalues(name, monkeypatch):
     graph, speeds, _ = paper_case(name, 0)
     tau = spectral.paper_tau(graph, speeds)
     exact = spectral.spectrum(graph, speeds, tau)
@@ -23,7 +23,7 @@ def test_lanczos_agrees_with_all_eigenvalues(name: str, monkeypatch: pytest.Monk
     assert found == spectral.spectrum(graph, speeds, tau)  # the same in every run
 
 
-def test_lanczos_in_a_graph_of_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lanczos_in_a_graph_of_two_parts(monkeypatch):
     tails, heads = parse("mesh:10x20").edges()
     graph = Graph.from_edges(400, np.concatenate([tails, tails + 200]), np.concatenate([heads, heads + 200]))
     speeds = np.random.default_rng(0).uniform(4, 16, 400)
@@ -34,7 +34,7 @@ def test_lanczos_in_a_graph_of_two_parts(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", ["mesh:12x12", "ring:64", "complete:20"])
-def test_leja_order_stays_small(name: str) -> None:
+def test_leja_order_stays_small(name):
     graph, speeds, _ = paper_case(name, 0)
     values = spectral.eigenvalues(graph, speeds, spectral.paper_tau(graph, speeds))
     order = spectral.leja_order(values)
@@ -48,7 +48,7 @@ def test_leja_order_stays_small(name: str) -> None:
 
 
 @given(cases())
-def test_colours(case: tuple[Graph, Floats, Floats]) -> None:
+def test_colours(case):
     graph = case[0]
     colours = colour_edges(graph)
     tails, heads = graph.edges()
@@ -60,12 +60,12 @@ def test_colours(case: tuple[Graph, Floats, Floats]) -> None:
 
 
 @pytest.mark.parametrize(("name", "count"), [("mesh:7x9", 4), ("torus:8x6", 4), ("hypercube:5", 5), ("complete:8", 7)])
-def test_colours_of_named_graphs_are_as_few_as_can_be(name: str, count: int) -> None:
+def test_colours_of_named_graphs_are_as_few_as_can_be(name, count):
     assert colour_edges(parse(name)).max() + 1 == count
 
 
 @given(cases(), st.integers(0, 10**6))
-def test_cancel_cycles(case: tuple[Graph, Floats, Floats], seed: int) -> None:
+def test_cancel_cycles(case, seed):
     graph = case[0]
     rng = np.random.default_rng(seed)
     flow = rng.integers(-3, 4, graph.n_edges) * rng.choice([1.0, 0.37])
@@ -78,7 +78,7 @@ def test_cancel_cycles(case: tuple[Graph, Floats, Floats], seed: int) -> None:
         assert np.array_equal(left, flow)
 
 
-def test_a_hundred_thousand_ranks() -> None:
+def test_a_hundred_thousand_ranks():
     graph, speeds, loads = paper_case("mesh:320x320", 0)
     result = balance(graph, loads, speeds, tolerance=0.2)
     assert result.converged

@@ -176,7 +176,7 @@ def check_sources() -> None:
     assert sources.newest() == (0, None)
     for door in range(3):
         assert not sources.open(1.0)
-        sources.add(lambda door=door: found[door])  # type: ignore[misc]
+        sources.add(lambda door=door: found[door])
     assert sources.newest() == (2, found[1])
     found[2] = KnownSpeeds((1.0, 0.1), (0.1, 0.1))
     assert sources.newest() == (3, found[2]), "a door that is open learns"
@@ -230,13 +230,13 @@ test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, right=True)
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_the_first_map_of_a_second_pool_takes_little_more_than_its_bound(name: str) -> None:
+def test_the_first_map_of_a_second_pool_takes_little_more_than_its_bound(name):
     for factor in (1, 2, 4):
         (first,) = second_door(MACHINES[name], MACHINES[name], factor * len(MACHINES[name]), 1)
         assert first < 1.15, (factor, first)
 
 
-def test_given_speeds_are_kept() -> None:
+def test_given_speeds_are_kept():
     known = RankKnowledge(4, [4.0, 2.0, 1.0, 1.0])
     known.observe("f", ran(UNEQUAL, [100] * 4))
     assert known.speeds == pytest.approx([1.0, 0.5, 0.25, 0.25])
@@ -244,7 +244,7 @@ def test_given_speeds_are_kept() -> None:
 
 
 @pytest.mark.parametrize("least", [5e-324, 1e-308, 1e-12, 1.0])
-def test_seconds_and_costs_of_any_size(least: float) -> None:
+def test_seconds_and_costs_of_any_size(least):
     for seconds in ([least, 1e3], [1e3, least], [1e300, 1e3], [0.0, 1.0]):
         known = RankKnowledge(2)
         for costs in ([least, 1.0], [1e300, least], [1e300, 1e-300], [0.0, 0.0]):
@@ -259,7 +259,7 @@ def test_seconds_and_costs_of_any_size(least: float) -> None:
         assert found is None or (np.isfinite(list(found.speeds.values())).all() and found.variation >= 0.0)
 
 
-def test_what_is_known_travels_as_numbers() -> None:
+def test_what_is_known_travels_as_numbers():
     known, other = RankKnowledge(3), RankKnowledge(3)
     known.observe("f", ran(UNEQUAL[:3], [2, 1, 0]))
     numbers = known.numbers()
@@ -269,7 +269,7 @@ def test_what_is_known_travels_as_numbers() -> None:
     assert all(isinstance(one, RankSpeed) for one in other.ranks)
 
 
-def test_functions_are_forgotten_and_short_tasks_have_a_length() -> None:
+def test_functions_are_forgotten_and_short_tasks_have_a_length():
     known = RankKnowledge(1)
     for name in range(knowledge.KEPT + 1):
         known.observe(name, {0: Timing().added(LONG_S)})
@@ -281,7 +281,7 @@ def test_functions_are_forgotten_and_short_tasks_have_a_length() -> None:
 
 @pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("name", ["1 .1 .1 .1", "1 1 .5 .5 .25 .25 .1 .1"])
-def test_rounds_of_few_tasks_take_little_more_than_the_best_list_schedule(name: str, *, changed: bool) -> None:
+def test_rounds_of_few_tasks_take_little_more_than_the_best_list_schedule(name, changed):
     for factor, spread, most in ((1, 0.01, 1.12 if changed else 1.06), (2, 0.01, 1.08), (2, 0.5, 1.35 if changed else 1.2)):
         n = factor * len(MACHINES[name])
         found = ratios(MACHINES[name], n, spread, n_rounds=30, seeds=2, changed=changed)

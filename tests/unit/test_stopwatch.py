@@ -13,13 +13,13 @@ from tests.clock import Clock
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+def clock(monkeypatch):
     moved = Clock(monkeypatch)
     monkeypatch.setattr(waiting, "BESIDE_S", math.inf)  # the system's report is never read
     return moved
 
 
-def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock: Clock) -> None:
+def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock):
     """It was: the slower a rank, the more often it looked, the longer its blocks became, and so on."""
     watch = Stopwatch(0.2)
     watch.begin()
@@ -42,7 +42,7 @@ def test_looking_at_messages_while_it_rests_is_no_handling_of_blocks(clock: Cloc
     watch.end()
 
 
-def test_time_with_messages_is_no_time_with_rows(clock: Clock) -> None:
+def test_time_with_messages_is_no_time_with_rows(clock):
     """A rank that had lent most of its rows seemed slow, since its messages counted as work on the few that it kept."""
     watch = Stopwatch(1.0)
     watch.begin()
@@ -54,7 +54,7 @@ def test_time_with_messages_is_no_time_with_rows(clock: Clock) -> None:
     watch.end()
 
 
-def test_only_what_goes_with_each_block_is_handling(clock: Clock) -> None:
+def test_only_what_goes_with_each_block_is_handling(clock):
     """Loans were put down to the few blocks of a slow rank, which became fewer and longer, and so on."""
     watch = Stopwatch(1.0)
     watch.begin()

@@ -20,7 +20,7 @@ from lb_mpi.mpi.common.waiting import Clocks, Look, own_s, without_core_s
 NAN = math.nan
 
 
-def test_auto_weighs_the_saving_against_the_cost() -> None:
+def test_auto_weighs_the_saving_against_the_cost():
     trigger = Trigger("auto", tolerance=0.05)
     trigger.cost_s = 0.3
     assert not trigger.decide(NAN, NAN, NAN).act
@@ -34,7 +34,7 @@ def test_auto_weighs_the_saving_against_the_cost() -> None:
     assert [often.decide(0.2, 1.2, 1.0).act for _ in range(4)] == [False, True, False, True]
 
 
-def test_savings_that_did_not_come_true_are_not_expected_again() -> None:
+def test_savings_that_did_not_come_true_are_not_expected_again():
     trigger = Trigger("auto")
     trigger.cost_s = 0.05
     decisions = []
@@ -47,7 +47,7 @@ def test_savings_that_did_not_come_true_are_not_expected_again() -> None:
     assert trigger.decide(9.0, now_s=10.0, balanced_s=1.0).act
 
 
-def test_savings_that_came_true_are_expected_again() -> None:
+def test_savings_that_came_true_are_expected_again():
     trigger = Trigger("auto")
     for _ in range(50):  # costs move on while they are balanced: half of the saving comes true
         assert trigger.decide(0.3, now_s=1.3, balanced_s=1.0).act
@@ -70,14 +70,14 @@ def losses(calls: int) -> list[int]:
     return found
 
 
-def test_changes_that_have_lasted_are_balanced_earlier() -> None:
+def test_changes_that_have_lasted_are_balanced_earlier():
     lasting, brief = losses(100), losses(15)
     assert lasting[0] == brief[0] == 10
     assert 2 <= lasting[-1] <= 4
     assert brief[-1] >= 9
 
 
-def test_always_and_bound() -> None:
+def test_always_and_bound():
     assert Trigger("always").decide(0.0, 1.0, 1.0).act
     assert not Trigger("always").decide(NAN, NAN, NAN).act
     bound = Trigger(0.2)
@@ -87,7 +87,7 @@ def test_always_and_bound() -> None:
     assert "bound" in bound.decide(0.1, 1.1, 1.0).words
 
 
-def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
+def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself():
     def own(wall_s: float, cpu_s: float, gave_up: int, queued_s: float | None, others_s: float = 0.0) -> float:
         before = Look(1.0, 1.0, 7, None if queued_s is None else 2.0, 3.0, StoppedTime(2, 1.0))
         queued_s = None if queued_s is None else 2.0 + queued_s
@@ -108,7 +108,7 @@ def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself() -> None:
             assert cpu_s - 1e-9 <= own(wall_s, cpu_s, gave_up, queued_s) <= wall_s + 1e-9
 
 
-def test_clocks_are_those_of_the_thread_that_begins() -> None:
+def test_clocks_are_those_of_the_thread_that_begins():
     """Python gives the number of a thread that has ended to the next one; its clocks cannot be read any longer."""
     clocks, read = Clocks(), list[Look]()
 
@@ -124,7 +124,7 @@ def test_clocks_are_those_of_the_thread_that_begins() -> None:
     assert len(read) == 5
 
 
-def test_a_function_with_threads_does_not_queue_for_the_core_that_they_have() -> None:
+def test_a_function_with_threads_does_not_queue_for_the_core_that_they_have():
     """Four threads on one core, as of numba, BLAS or OpenMP: the calling one waits for three quarters of the time."""
     data, before_all = bytes(1 << 20), os.sched_getaffinity(0)
 
@@ -152,7 +152,7 @@ def test_a_function_with_threads_does_not_queue_for_the_core_that_they_have() ->
     assert without_core_s(before, after) <= after.wall_s - before.wall_s - 0.95 * cpu_s
 
 
-def test_a_smaller_measurement_is_believed_at_once() -> None:
+def test_a_smaller_measurement_is_believed_at_once():
     assert smooth(NAN, 3.0) == 3.0
     assert smooth(3.0, 2.0) == 2.0
     assert 2.0 < smooth(2.0, 3.0) < 3.0
@@ -160,7 +160,7 @@ def test_a_smaller_measurement_is_believed_at_once() -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 5, 8, 100, 1001])
 @pytest.mark.parametrize("least", [1, 4])
-def test_blocks_cover_every_row_once_get_shorter_and_begin_elsewhere(n: int, least: int) -> None:
+def test_blocks_cover_every_row_once_get_shorter_and_begin_elsewhere(n, least):
     begins = set()
     for turn in range(50):
         parts = blocks(np.ones(n), 8, turn, least)
@@ -178,7 +178,7 @@ def test_blocks_cover_every_row_once_get_shorter_and_begin_elsewhere(n: int, lea
 @given(
     st.lists(st.floats(0.5, 20.0), min_size=1, max_size=300), st.integers(1, 64), st.integers(0, 99), st.floats(1.0, 50.0)
 )
-def test_blocks_of_unequal_rows_take_equally_long(sizes: list[float], n_parts: int, turn: int, least: float) -> None:
+def test_blocks_of_unequal_rows_take_equally_long(sizes, n_parts, turn, least):
     """By rows, blocks were as long as the dearest of them: 144 ms at the end of a step of weather, where 21 were meant."""
     parts, left = blocks(sizes, n_parts, turn, least), sum(sizes)
     assert sorted(row for part in parts for row in range(part.start, part.stop)) == list(range(len(sizes)))
@@ -188,7 +188,7 @@ def test_blocks_of_unequal_rows_take_equally_long(sizes: list[float], n_parts: i
         left -= taken
 
 
-def test_costs_of_single_rows_are_told_apart_in_time() -> None:
+def test_costs_of_single_rows_are_told_apart_in_time():
     rng = np.random.default_rng(3)
     true = rng.choice([1.0, 5.0], 64)
     costs, tick_work = RowCosts(0, 64), np.ones(1)
@@ -202,7 +202,7 @@ def test_costs_of_single_rows_are_told_apart_in_time() -> None:
 
 
 @pytest.mark.parametrize("size", [6, 300])
-def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
+def test_worths_fit_all_ratios_that_were_seen(size):
     rng = np.random.default_rng(1)
     true = rng.uniform(0.2, 5.0, size)
     pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
@@ -212,7 +212,7 @@ def test_worths_fit_all_ratios_that_were_seen(size: int) -> None:
     assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)
 
 
-def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks() -> None:
+def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks():
     costs, tick_work = RowCosts(0, 10), np.ones(2)
     costs.observe([(slice(0, 5), 1, 1.25), (slice(5, 10), 0, 5.0)], tick_work)  # a tick of rank 1 is four times the work
     mixed = np.array([0, 1, 2, 3, 4, 7, 8, 9])
@@ -221,7 +221,7 @@ def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_r
     assert costs.work(tick_work) == pytest.approx(np.ones(10))
 
 
-def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks() -> None:
+def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks():
     costs, tick_work = RowCosts(0, 10), np.array([1.0, 1.0])
     assert costs.observe([(slice(0, 10), 0, 10.0)], tick_work)[0] == []
     lent = np.array([2, 5, 7])

@@ -51,7 +51,7 @@ def search(
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 8, 9])
-def test_tours_are_the_shortest(n: int) -> None:
+def test_tours_are_the_shortest(n):
     for seed in range(3):
         cities = random_cities(n, seed)
         for size, rule in ((1, "half"), (4, "alternate"), (3, "half")):
@@ -60,12 +60,12 @@ def test_tours_are_the_shortest(n: int) -> None:
             )
 
 
-def test_cities_in_one_place_or_on_a_line() -> None:
+def test_cities_in_one_place_or_on_a_line():
     assert search([(0.0, 0.0)] * 6, 2).value.length == 0.0
     assert search([(float(x), 0.0) for x in (3, 1, 4, 0, 5)], 2).value.length == 10.0
 
 
-def test_no_tour_is_shorter_than_the_bound_of_its_beginning() -> None:
+def test_no_tour_is_shorter_than_the_bound_of_its_beginning():
     cities = random_cities(7, 4)
     problem = Tours(cities, lb_mpi.Bound("min"))
     for others in itertools.permutations(range(1, 7)):
@@ -78,7 +78,7 @@ def test_no_tour_is_shorter_than_the_bound_of_its_beginning() -> None:
 
 
 @pytest.mark.parametrize("rule", ["alternate", "half"])
-def test_half_is_given_away_and_nothing_is_lost(rule: str) -> None:
+def test_half_is_given_away_and_nothing_is_lost(rule):
     one, other = (Tours(random_cities(9, 1), lb_mpi.Bound("min"), rule) for _ in range(2))
     assert one.split() is None
     one.start()
@@ -93,7 +93,7 @@ def test_half_is_given_away_and_nothing_is_lost(rule: str) -> None:
     assert one.open[-1] == before[-1]
 
 
-def test_four_ranks_that_share_a_bound_search_hardly_more_than_one() -> None:
+def test_four_ranks_that_share_a_bound_search_hardly_more_than_one():
     shared, private = [], []
     for seed in range(4):
         cities = random_cities(12, seed)
@@ -105,7 +105,7 @@ def test_four_ranks_that_share_a_bound_search_hardly_more_than_one() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_saved_state_leads_to_the_shortest_tour(ranks: int) -> None:
+def test_a_saved_state_leads_to_the_shortest_tour(ranks):
     cities = random_cities(8, 5)
     before = [Tours(cities, lb_mpi.Bound("min")) for _ in range(2)]
     before[0].start()

@@ -25,7 +25,7 @@ WRONG = [  # a mistake in a call of each door
 ]
 
 
-def test_the_program_uses_each_public_name() -> None:
+def test_the_program_uses_each_public_name():
     tree = ast.parse(PROGRAM.read_text())
     used = {
         node.attr
@@ -47,7 +47,7 @@ def errors(texts: list[str], folder: Path) -> list[list[str]]:
     return [[line for line in found if line.startswith(f"{program}:")] for program in programs]
 
 
-def test_a_wheel_has_all_modules_and_says_that_they_are_typed(tmp_path: Path) -> None:
+def test_a_wheel_has_all_modules_and_says_that_they_are_typed(tmp_path):
     wheel = tmp_path / "wheel"
     folders = ["egg_info", "--egg-base", str(tmp_path), "build", "--build-base", str(tmp_path), "--build-lib", str(wheel)]
     subprocess.run([sys.executable, "-c", BUILD, "-q", *folders], cwd=ROOT, check=True, capture_output=True)
@@ -55,7 +55,7 @@ def test_a_wheel_has_all_modules_and_says_that_they_are_typed(tmp_path: Path) ->
     assert {path.relative_to(wheel) for path in wheel.rglob("*") if path.suffix in (".py", ".typed")} == sources
 
 
-def test_a_type_checker_sees_an_editable_installation_and_mistakes_in_its_use(tmp_path: Path) -> None:
+def test_a_type_checker_sees_an_editable_installation_and_mistakes_in_its_use(tmp_path):
     text = PROGRAM.read_text()
     assert [text.count(right) for right, _ in WRONG] == [1] * len(WRONG)
     none, *found = errors([text, *(text.replace(right, wrong) for right, wrong in WRONG)], tmp_path)

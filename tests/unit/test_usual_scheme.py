@@ -38,14 +38,14 @@ def random_regular(n: int, degree: int, seed: int) -> Graph:
     ],
     ids=str,
 )
-def test_size_and_hops_choose(graph: str | Graph, scheme: str) -> None:
+def test_size_and_hops_choose(graph, scheme):
     layout = parse(graph) if isinstance(graph, str) else graph
     assert usual_scheme(layout) == scheme
     assert prepare(layout, np.linspace(1.0, 4.0, layout.n), "auto").scheme == scheme
     assert rows_scheme(layout, "auto") == {"cg": "sos"}.get(scheme, scheme)
 
 
-def test_hops_are_those_of_the_longest_shortest_way() -> None:
+def test_hops_are_those_of_the_longest_shortest_way():
     assert parse("mesh:1x1").hops() == 0
     assert parse("mesh:3x5").hops() == 2 + 4
     assert parse("ring:9").hops() == 4
@@ -54,7 +54,7 @@ def test_hops_are_those_of_the_longest_shortest_way() -> None:
 
 
 @pytest.mark.parametrize("graph", ["torus:24x24", "hypercube:10", "ring:600"])
-def test_the_usual_scheme_levels_in_few_steps(graph: str) -> None:
+def test_the_usual_scheme_levels_in_few_steps(graph):
     layout = parse(graph)
     rng = np.random.default_rng(3)
     speeds, warm = rng.uniform(1.0, 4.0, layout.n), np.cos(2 * np.pi * np.arange(layout.n) / layout.n)
@@ -64,12 +64,12 @@ def test_the_usual_scheme_levels_in_few_steps(graph: str) -> None:
         assert found.steps <= 3 * layout.hops()
 
 
-def test_a_rank_knows_of_all_others_without_room_for_each() -> None:
+def test_a_rank_knows_of_all_others_without_room_for_each():
     knowledge = Knowledge(5, range(10**12), [4, 6])
     assert knowledge.speeds.shape == knowledge.tick_work.shape == knowledge.late.shape == (10**12,)
 
 
-def test_a_rank_that_waits_looks_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_looks_once_at_a_time(monkeypatch):
     """Each message to an idle rank once made it look once more at the next time, and each look made another."""
     events, step = 0, World.step
 

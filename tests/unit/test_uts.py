@@ -104,25 +104,22 @@ def test_steps_are_those_of_the_definition(seed):
                 assert guessed <= n_passed, (tree, depth, rand)
 
 
-@pytest.mark.parametrize(
-    ("tree", "depth", "rand", "expected"),
-    [
-        (Tree("geometric", "fixed", depth=3, branching=4), 2, RANDS // 2, 3),  # log(1/2) / log(4/5) = 3.1
-        (Tree("geometric", "fixed", depth=3, branching=4), 3, RANDS - 1, 0),
-        (Tree("geometric", "linear", depth=4, branching=4), 2, RANDS // 2, 1),  # b = 2: log(1/2) / log(2/3) = 1.7
-        (Tree("geometric", "cyclic", depth=8, branching=4), 0, RANDS // 2, 3),  # the root has b_0, not b^sin(0) = 1
-        (Tree("geometric", "cyclic", depth=8, branching=4), 2, RANDS // 2, 3),  # sin = 1
-        (Tree("geometric", "cyclic", depth=8, branching=4), 6, RANDS - 1, 13),  # b = 1/4: 21.5 / 1.61
-        (Tree("geometric", "cyclic", depth=8, branching=4), 41, RANDS - 1, 0),
-        (Tree("geometric", "fixed", depth=3, branching=1000), 0, RANDS - 1, 100),  # truncated, the root too
-        (Tree("binomial", branching=2000.9, q=0.25, m=3), 0, RANDS - 1, 2000),  # a binomial root isn't
-        (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4 - 1, 3),
-        (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4, 0),
-        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 2, RANDS // 2, 3),  # 2 < 2.5
-        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 3, RANDS // 2, 0),
-        (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3, shift=0), 0, 0, 3),  # no binomial root
-    ],
-)
+@pytest.mark.parametrize(("tree", "depth", "rand", "expected"), [
+    (Tree("geometric", "fixed", depth=3, branching=4), 2, RANDS // 2, 3),  # log(1/2) / log(4/5) = 3.1
+    (Tree("geometric", "fixed", depth=3, branching=4), 3, RANDS - 1, 0),
+    (Tree("geometric", "linear", depth=4, branching=4), 2, RANDS // 2, 1),  # b = 2: log(1/2) / log(2/3) = 1.7
+    (Tree("geometric", "cyclic", depth=8, branching=4), 0, RANDS // 2, 3),  # the root has b_0, not b^sin(0) = 1
+    (Tree("geometric", "cyclic", depth=8, branching=4), 2, RANDS // 2, 3),  # sin = 1
+    (Tree("geometric", "cyclic", depth=8, branching=4), 6, RANDS - 1, 13),  # b = 1/4: 21.5 / 1.61
+    (Tree("geometric", "cyclic", depth=8, branching=4), 41, RANDS - 1, 0),
+    (Tree("geometric", "fixed", depth=3, branching=1000), 0, RANDS - 1, 100),  # truncated, the root too
+    (Tree("binomial", branching=2000.9, q=0.25, m=3), 0, RANDS - 1, 2000),  # a binomial root isn't
+    (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4 - 1, 3),
+    (Tree("binomial", branching=2000, q=0.25, m=3), 1, RANDS // 4, 0),
+    (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 2, RANDS // 2, 3),  # 2 < 2.5
+    (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 3, RANDS // 2, 0),
+    (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3, shift=0), 0, 0, 3),  # no binomial root
+])  # fmt: skip
 def test_number_of_children(tree, depth, rand, expected):
     assert child_counter(tree)(depth, rand) == expected
 
@@ -230,7 +227,7 @@ def test_infinite_tree(type_):
 
 
 @pytest.mark.parametrize("weights", [[1, 1], [1, 1, 1, 1], [1, 512, 256, 1], [5, 1], [1] * 40])
-def test_shares_are_by_weight_and_lose_nothing(weights: list[int]) -> None:
+def test_shares_are_by_weight_and_lose_nothing(weights):
     search = UnbalancedTreeSearch(TREES["T1"])
     search.start()
     search.work(200)
@@ -257,7 +254,7 @@ def test_shares_are_by_weight_and_lose_nothing(weights: list[int]) -> None:
     assert sum(count.leaves for count in counts) == PUBLISHED["T1"].leaves
 
 
-def test_one_node_is_not_shared() -> None:
+def test_one_node_is_not_shared():
     search = UnbalancedTreeSearch(TREES["T1"])
     assert search.shares([1, 1]) == []
     search.start()

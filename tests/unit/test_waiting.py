@@ -9,14 +9,14 @@ from lb_mpi.mpi.common.waiting import LONGEST_S, N_RANKS_HERE, POLL_S, POLLING, 
 
 
 @pytest.fixture(autouse=True)
-def _no_mpiexec(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_mpiexec(monkeypatch):
     for name in N_RANKS_HERE:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(waiting, "N_CORES", 2)
 
 
 @pytest.mark.parametrize("n_ranks", [None, "", "many", "1", "2", "4"])
-def test_a_few_ranks_take_short_naps(monkeypatch: pytest.MonkeyPatch, n_ranks: str | None) -> None:
+def test_a_few_ranks_take_short_naps(monkeypatch, n_ranks):
     if n_ranks is not None:
         monkeypatch.setenv(N_RANKS_HERE[0], n_ranks)
     assert longest_nap_s() == LONGEST_S
@@ -24,13 +24,13 @@ def test_a_few_ranks_take_short_naps(monkeypatch: pytest.MonkeyPatch, n_ranks: s
 
 @pytest.mark.parametrize("name", N_RANKS_HERE)
 @pytest.mark.parametrize("n_ranks", [8, 64, 256])
-def test_polling_never_fills_the_cores(monkeypatch: pytest.MonkeyPatch, name: str, n_ranks: int) -> None:
+def test_polling_never_fills_the_cores(monkeypatch, name, n_ranks):
     monkeypatch.setenv(name, str(n_ranks))
     nap = Nap()
     assert n_ranks * POLL_S / nap.longest_s <= 2 * POLLING * (1 + 1e-12)
 
 
-def test_two_threads_that_end_the_same_clocks_close_their_file_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_threads_that_end_the_same_clocks_close_their_file_once(monkeypatch):
     clocks, closed, close = waiting.Clocks(), list[int](), os.close
     clocks.begin()
 
