@@ -28,7 +28,7 @@ CASES = {  # class: module, where they are several
 
 def cases() -> list[type[unittest.TestCase]]:
     package = importlib.import_module("test.test_concurrent_futures")
-    importlib.import_module("test.support").verbose = 0  # type: ignore[attr-defined]
+    importlib.import_module("test.support").verbose = 0
 
     def find(name: str, module: str) -> Any:
         if not hasattr(package, "__path__"):

@@ -70,20 +70,17 @@ def test_under_mpiexec_rank_0_alone_runs_a_command(
         assert (bool(out), err) == (rank == 0, expected)
 
 
-@pytest.mark.parametrize(
-    ("line", "meant"),
-    [
-        ("allocate --tasks 3 --time 1 --cpa 2", "--cap"),
-        ("partition mesh:4x4 -k 2 --method=multilvel", "multilevel"),
-        ("partition mseh:4x4 -k 2", "mesh"),
-        ("cluster uup", "up"),
-        ("run --restart 3 -- python program.py", "--restarts"),
-        ("throttle --speed 0.5 --reprot program", "--report"),
-        ("pool --ass joblib program.py", "--as"),
-        ("profile --fail-bellow 80 program.py", "--fail-below"),
-        ("simulate rows --scheme dirct", "direct"),
-    ],
-)
+@pytest.mark.parametrize(("line", "meant"), [
+    ("allocate --tasks 3 --time 1 --cpa 2", "--cap"),
+    ("partition mesh:4x4 -k 2 --method=multilvel", "multilevel"),
+    ("partition mseh:4x4 -k 2", "mesh"),
+    ("cluster uup", "up"),
+    ("run --restart 3 -- python program.py", "--restarts"),
+    ("throttle --speed 0.5 --reprot program", "--report"),
+    ("pool --ass joblib program.py", "--as"),
+    ("profile --fail-bellow 80 program.py", "--fail-below"),
+    ("simulate rows --scheme dirct", "direct"),
+])  # fmt: skip
 def test_a_misspelt_option_or_word_is_named_with_what_was_meant(
     capsys: pytest.CaptureFixture[str], line: str, meant: str
 ) -> None:

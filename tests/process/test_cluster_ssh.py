@@ -150,13 +150,10 @@ def test_a_login_shell_that_prints_a_banner(servers: None) -> None:
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("hidden", "says"),
-    [
-        (ROOT.parent, f"The folder {ROOT} must exist there under the same path"),
-        (ROOT, "Python and lb_mpi must exist there under the same path"),
-    ],
-)
+@pytest.mark.parametrize(("hidden", "says"), [
+    (ROOT.parent, f"The folder {ROOT} must exist there under the same path"),
+    (ROOT, "Python and lb_mpi must exist there under the same path"),
+])  # fmt: skip
 def test_a_host_without_the_clone(servers: None, hidden: Path, says: str) -> None:
     hide = f"mount -t tmpfs tmpfs {hidden}; $SSH_ORIGINAL_COMMAND"
     log_in_with("h2", f'exec unshare --mount sh -c \\"{hide}\\"')

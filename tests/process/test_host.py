@@ -57,8 +57,6 @@ class Host:
 
     def answers(self, *questions: str) -> list[str]:
         """What it says until it has answered once more that it is alive."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._asked += 1
         for line in (*questions, f"? {self._asked}"):
             self._process.stdin.write(f"{line}\n")
@@ -74,7 +72,6 @@ class Host:
         """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
         argv = [sys.executable, "-c", SEND, str(ROOT), self.mark, str(uid), data, str(saves or "")]
         with started(argv, env=self.env if marked else dict(os.environ), stdin=subprocess.PIPE) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "sent\n"
             yield process.pid
 
@@ -83,8 +80,6 @@ class Host:
 def host() -> Iterator[Host]:
     mark, env = limit.marked(os.environ)
     with started(commands.argv(sys.executable, "host"), cwd=ROOT, stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         process.stdin.write(f"{mark}\n")
         process.stdin.flush()
         assert process.stdout.readline().startswith("lb_mpi {")
@@ -98,7 +93,6 @@ def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path: P
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)\n")  # host.py itself imports no site
     mark, env = limit.marked({**os.environ, "PYTHONPATH": str(tmp_path)})
     with started(commands.argv(sys.executable, "host"), cwd=ROOT, env=env, stdin=subprocess.PIPE) as process:
-        assert process.stdin is not None
         process.stdin.write(f"{mark}\n")
         process.stdin.flush()
         while not any(b"facts" in commands_of(pid) for pid in limit.bearers(mark)):
@@ -205,8 +199,6 @@ os.read(0, 1)
 
 def test_a_process_with_more_children_than_a_read_returns() -> None:
     with subprocess.Popen([sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
         assert process.stdout.readline() == b"there\n"
         assert len(set(children(process.pid))) == 800
         process.stdin.close()

@@ -38,14 +38,11 @@ def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(
-    ("what", "how", "line"),
-    [
-        pytest.param("wait-outside", "neither computing nor answering", "in main", marks=pytest.mark.one_mpi),
-        ("end", "at the end of its program", ""),
-        ("interrupted", "at the end of its program", ""),
-    ],
-)
+@pytest.mark.parametrize(("what", "how", "line"), [
+    pytest.param("wait-outside", "neither computing nor answering", "in main", marks=pytest.mark.one_mpi),
+    ("end", "at the end of its program", ""),
+    ("interrupted", "at the end of its program", ""),
+])  # fmt: skip
 def test_a_rank_for_which_all_others_wait_is_named_with_its_stack_and_the_run_goes_on(
     tmp_path: Path, mark: dict[str, str], what: str, how: str, line: str
 ) -> None:

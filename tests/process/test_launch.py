@@ -245,18 +245,15 @@ OF_BOTH = [name for name in PROGRAMS if name not in [f"process/test_{one}.py" fo
 CHECKS = ["apps.kernels", "ruff", "mypy"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "names"),
-    [
-        (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *PROGRAMS, *SERIAL]),
-        (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *OF_BOTH]),
-        (["--serial-only"], [*CHECKS, *PROGRAMS, *SERIAL]),
-        (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
-        (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),
-        (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
-        (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "names"), [
+    (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *PROGRAMS, *SERIAL]),
+    (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *OF_BOTH]),
+    (["--serial-only"], [*CHECKS, *PROGRAMS, *SERIAL]),
+    (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
+    (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),
+    (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
+    (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
+])  # fmt: skip
 def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
     assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
 

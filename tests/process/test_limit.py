@@ -59,7 +59,7 @@ def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch: pytest.Monk
 
     class Popen(subprocess.Popen[bytes]):
         def __init__(self, *args: object, **options: object) -> None:
-            super().__init__(*args, **options)  # type: ignore[call-overload]
+            super().__init__(*args, **options)
             processes.append(self)
             signal.raise_signal(number)
 

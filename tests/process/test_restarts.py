@@ -37,13 +37,10 @@ def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path: Path
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(
-    ("what", "why", "starts"),
-    [
-        ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
-        ("raise", "no restart: the program itself has failed", "*"),
-    ],
-)
+@pytest.mark.parametrize(("what", "why", "starts"), [
+    ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
+    ("raise", "no restart: the program itself has failed", "*"),
+])  # fmt: skip
 def test_a_failure_that_would_repeat_ends_the_run(
     tmp_path: Path, mark: dict[str, str], what: str, why: str, starts: str
 ) -> None:
@@ -55,15 +52,12 @@ def test_a_failure_that_would_repeat_ends_the_run(
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(
-    ("what", "number", "save"),
-    [
-        ("wait", signal.SIGTERM, 1),
-        ("wait-together-raise", signal.SIGUSR1, 1),
-        pytest.param("wait-together-exit", signal.SIGTERM, 1, marks=pytest.mark.one_mpi),
-        pytest.param("wait-together-break", signal.SIGTERM, 2, marks=pytest.mark.one_mpi),
-    ],
-)
+@pytest.mark.parametrize(("what", "number", "save"), [
+    ("wait", signal.SIGTERM, 1),
+    ("wait-together-raise", signal.SIGUSR1, 1),
+    pytest.param("wait-together-exit", signal.SIGTERM, 1, marks=pytest.mark.one_mpi),
+    pytest.param("wait-together-break", signal.SIGTERM, 2, marks=pytest.mark.one_mpi),
+])  # fmt: skip
 def test_a_program_that_can_saves_before_it_is_ended(
     tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals, save: int
 ) -> None:
@@ -83,7 +77,6 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
     with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
-        assert process.stderr is not None
         said: list[str] = []
         while not said or "the program continues" not in said[-1]:
             said.append(process.stderr.readline())
@@ -224,22 +217,19 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize(
-    ("variables", "slots"),
-    [
-        ({"SLURM_JOB_NODELIST": "big,a,b,c", "SLURM_TASKS_PER_NODE": "12,2(x2),1"}, ["big 12", "a 2", "b 2", "c 1"]),
-        (
-            {
-                **{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8(x2)"},
-                **{"SLURM_JOB_NODELIST_HET_GROUP_0": "x,y", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "8(x2)"},
-                **{"SLURM_JOB_NODELIST_HET_GROUP_1": "z", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "3"},
-            },
-            ["x 8", "y 8", "z 3"],
-        ),
-        ({"SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8"}, []),
-        ({"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "x", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1"}, []),
-    ],
-)
+@pytest.mark.parametrize(("variables", "slots"), [
+    ({"SLURM_JOB_NODELIST": "big,a,b,c", "SLURM_TASKS_PER_NODE": "12,2(x2),1"}, ["big 12", "a 2", "b 2", "c 1"]),
+    (
+        {
+            **{"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8(x2)"},
+            **{"SLURM_JOB_NODELIST_HET_GROUP_0": "x,y", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "8(x2)"},
+            **{"SLURM_JOB_NODELIST_HET_GROUP_1": "z", "SLURM_TASKS_PER_NODE_HET_GROUP_1": "3"},
+        },
+        ["x 8", "y 8", "z 3"],
+    ),
+    ({"SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8"}, []),
+    ({"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "x", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1"}, []),
+])  # fmt: skip
 def test_a_batch_job_uses_all_ranks_of_unequal_nodes(tmp_path: Path, variables: dict[str, str], slots: list[str]) -> None:
     env = batch(tmp_path, "import sys\nprint(open(sys.argv[sys.argv.index('--hosts') + 1]).read())", variables)
     done = subprocess.run(["bash", str(tmp_path / "job.sbatch"), "--", "x"], env=env, capture_output=True, text=True)

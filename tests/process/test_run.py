@@ -63,25 +63,19 @@ def test_options_of_open_mpi() -> None:
     assert command(OPEN_MPI, HOSTS, [0, 2, 2], "/my/ssh", {}, Path("/tmp/lb_mpi-word/ssh")) == other
 
 
-@pytest.mark.parametrize(
-    ("says", "library"),
-    [
-        ("HYDRA build details:\n    Version:                                 5.0.2\n", "MPICH 5.0.2"),
-        ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
-    ],
-)
+@pytest.mark.parametrize(("says", "library"), [
+    ("HYDRA build details:\n    Version:                                 5.0.2\n", "MPICH 5.0.2"),
+    ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
+])  # fmt: skip
 def test_mpiexec_is_identified_by_its_version(tmp_path: Path, says: str, library: str) -> None:
     assert identify(script(tmp_path / "mpiexec", f"print({says!r})")).library == library
 
 
-@pytest.mark.parametrize(
-    ("says", "error"),
-    [
-        ("mpiexec (Open MPI) 4.1.6", "expected version 5 or newer"),
-        ("Intel(R) MPI Library", "says 'Intel"),
-        ("", "expected MPICH's"),
-    ],
-)
+@pytest.mark.parametrize(("says", "error"), [
+    ("mpiexec (Open MPI) 4.1.6", "expected version 5 or newer"),
+    ("Intel(R) MPI Library", "says 'Intel"),
+    ("", "expected MPICH's"),
+])  # fmt: skip
 def test_another_mpiexec(tmp_path: Path, says: str, error: str) -> None:
     with pytest.raises(ValueError) as raised:
         identify(script(tmp_path / "mpiexec", f"print({says!r})"))
@@ -126,15 +120,12 @@ def test_a_check_and_a_run(lab: Lab, library: str) -> None:
     assert "mpiexec ended with exit code 3" in err
 
 
-@pytest.mark.parametrize(
-    ("host", "says"),
-    [
-        ("unreachable", ["host unreachable: ssh: connect to host unreachable port 22: No route to host"]),
-        ("old", ["host old: Python 3.11.0, here ", "mpi4py 3.0.0, here "]),
-        ("elsewhere", ["host elsewhere: ", "/nosuch/folder"]),
-        ("bare", ["host bare: ", "/nosuch/python"]),
-    ],
-)
+@pytest.mark.parametrize(("host", "says"), [
+    ("unreachable", ["host unreachable: ssh: connect to host unreachable port 22: No route to host"]),
+    ("old", ["host old: Python 3.11.0, here ", "mpi4py 3.0.0, here "]),
+    ("elsewhere", ["host elsewhere: ", "/nosuch/folder"]),
+    ("bare", ["host bare: ", "/nosuch/python"]),
+])  # fmt: skip
 def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: list[str]) -> None:
     code, out, err = lab.run(f"one {host} two", "--", sys.executable, "-c", "print('started')")
     assert (code, out) == (1, "")
@@ -162,19 +153,16 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     assert "expected the same" in err
 
 
-@pytest.mark.parametrize(
-    ("hosts", "more", "says"),
-    [
-        ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
-        ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
-        ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
-        ("one", ["nosuchprogram"], "error: nosuchprogram: not found: expected a command\n"),
-        ("one", ["apps/maze.py"], "apps/maze.py: not found: expected a command, as in `python apps/maze.py`\n"),
-        ("one", [], "expected a PROGRAM, or --check"),
-        ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
-        ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
-    ],
-)
+@pytest.mark.parametrize(("hosts", "more", "says"), [
+    ("one -oProxyCommand=x", ["--check"], "hosts.txt:2: host name '-oProxyCommand=x'"),
+    ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
+    ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
+    ("one", ["nosuchprogram"], "error: nosuchprogram: not found: expected a command\n"),
+    ("one", ["apps/maze.py"], "apps/maze.py: not found: expected a command, as in `python apps/maze.py`\n"),
+    ("one", [], "expected a PROGRAM, or --check"),
+    ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
+    ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
+])  # fmt: skip
 def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
     code, out, err = lab.run(hosts, *more)
     assert (code, out) == (127 if "expected a command" in says else 2, "")
@@ -300,13 +288,10 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     assert "host one is gone" not in err
 
 
-@pytest.mark.parametrize(
-    ("kill", "said"),
-    [
-        ("os.kill(os.getpid(), 9)", "rank 1 on host HOST was killed by signal 9 (Killed)"),
-        ("os.kill(os.getppid(), 15)", "rank 1 on host HOST was killed by signal 15 (Terminated)"),  # rank.py
-    ],
-)
+@pytest.mark.parametrize(("kill", "said"), [
+    ("os.kill(os.getpid(), 9)", "rank 1 on host HOST was killed by signal 9 (Killed)"),
+    ("os.kill(os.getppid(), 15)", "rank 1 on host HOST was killed by signal 15 (Terminated)"),  # rank.py
+])  # fmt: skip
 def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, kill: str, said: str
 ) -> None:

@@ -82,17 +82,14 @@ def test_sleeps_of_a_program_add_up(page: int) -> None:
     assert seen(page).asleep_s == pytest.approx(0.75)
 
 
-@pytest.mark.parametrize(
-    ("last", "regular"),
-    [
-        ("", True),
-        ("sys.exit(0)", True),
-        ("os._exit(0)", False),
-        ("signs.end(); os._exit(0)", True),  # MPI.Finalize
-        ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
-        ("if os.fork() == 0: signs.attend(); sys.exit(0)\nos.wait(); os._exit(0)", False),
-    ],
-)
+@pytest.mark.parametrize(("last", "regular"), [
+    ("", True),
+    ("sys.exit(0)", True),
+    ("os._exit(0)", False),
+    ("signs.end(); os._exit(0)", True),  # MPI.Finalize
+    ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
+    ("if os.fork() == 0: signs.attend(); sys.exit(0)\nos.wait(); os._exit(0)", False),
+])  # fmt: skip
 def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) -> None:
     program = f"import os, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.begin()\n{last}"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
@@ -104,7 +101,6 @@ def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page: int) 
     program = "from lb_mpi import signs\nsigns.attend()\nprint(flush=True)\ninput()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         assert (seen(page).at_end, seen(page).stack_pid, seen(page).spoke) == (False, process.pid, False)
         process.communicate(b"\n")
@@ -145,7 +141,6 @@ def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:
     )
     argv = [sys.executable, "-c", program]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
         assert seen(page).stack_pid == process.pid

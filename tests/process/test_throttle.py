@@ -69,7 +69,7 @@ class Fake:
         self.now = self.used = 0.0
         self.is_now = Activity(True, 0, 0.0)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
-        self.watch = UsageWatch(self)  # type: ignore[arg-type]
+        self.watch = UsageWatch(self)
 
     def cpu_s(self) -> float:
         return self.used
@@ -96,33 +96,27 @@ def test_waiting_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.look(31.0, 8.0, Activity(False, 2, 2.0)) == (4.0, 1.0)  # four threads
 
 
-@pytest.mark.parametrize(
-    ("variables", "speed"),
-    [
-        ({"PMI_RANK": "0", "PMI_SIZE": "3"}, 0.8),
-        ({"OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, 0.2),
-        ({"PMIX_RANK": "1"}, 0.4),
-    ],
-)
+@pytest.mark.parametrize(("variables", "speed"), [
+    ({"PMI_RANK": "0", "PMI_SIZE": "3"}, 0.8),
+    ({"OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, 0.2),
+    ({"PMIX_RANK": "1"}, 0.4),
+])  # fmt: skip
 def test_ranks(variables: dict[str, str], speed: float) -> None:
     assert own_speed("0.8,0.4,0.2", variables) == speed
 
 
-@pytest.mark.parametrize(
-    ("speeds", "variables", "says"),
-    [
-        ("0.8,0.4", {}, "no rank in the environment"),
-        ("0.8,0.4", {"PMI_RANK": "2"}, "has 2 numbers: expected one for each of the ranks, of which this is number 2"),
-        ("0.8,0.4", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "expected one for each of the 4 ranks"),
-        ("1,1,1,1,1", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "has 5 numbers: expected one for each of the 4 ranks"),
-        ("0.8,0.4", {"PMI_RANK": "one"}, "no rank in the environment"),
-        ("0.8,0", {"PMI_RANK": "0"}, "--speeds: rank 1 = 0.0: expected a finite number above 0"),
-        ("0.8,1.1", {"PMI_RANK": "0"}, "rank 1 = 1.1"),
-        ("nan,1", {"PMI_RANK": "0"}, "rank 0 = nan"),
-        ("fast,1", {"PMI_RANK": "0"}, "--speeds = 'fast,1': expected numbers"),
-        ("", {"PMI_RANK": "0"}, "--speeds = ''"),
-    ],
-)
+@pytest.mark.parametrize(("speeds", "variables", "says"), [
+    ("0.8,0.4", {}, "no rank in the environment"),
+    ("0.8,0.4", {"PMI_RANK": "2"}, "has 2 numbers: expected one for each of the ranks, of which this is number 2"),
+    ("0.8,0.4", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "expected one for each of the 4 ranks"),
+    ("1,1,1,1,1", {"PMI_RANK": "0", "PMI_SIZE": "4"}, "has 5 numbers: expected one for each of the 4 ranks"),
+    ("0.8,0.4", {"PMI_RANK": "one"}, "no rank in the environment"),
+    ("0.8,0", {"PMI_RANK": "0"}, "--speeds: rank 1 = 0.0: expected a finite number above 0"),
+    ("0.8,1.1", {"PMI_RANK": "0"}, "rank 1 = 1.1"),
+    ("nan,1", {"PMI_RANK": "0"}, "rank 0 = nan"),
+    ("fast,1", {"PMI_RANK": "0"}, "--speeds = 'fast,1': expected numbers"),
+    ("", {"PMI_RANK": "0"}, "--speeds = ''"),
+])  # fmt: skip
 def test_mistakes_in_speeds_and_ranks(speeds: str, variables: dict[str, str], says: str) -> None:
     with pytest.raises(ValueError) as error:
         own_speed(speeds, variables)
