@@ -57,9 +57,16 @@ def measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def pool() -> Iterator[lb_mpi.Pool]:
-    with lb_mpi.Pool(MPI.COMM_WORLD) as pool:
+def pool(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Pool]:
+    """A pool of all ranks; with a parameter, its root: one that the other ranks serve, and then have passed the test."""
+    with lb_mpi.Pool(MPI.COMM_WORLD, root=getattr(request, "param", None)) as pool:
         yield pool
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Do not run a test on a rank that has run the tasks of the root."""
+    return ("pool" in pyfuncitem.funcargs and pyfuncitem.funcargs["pool"] is None) or None
 
 
 @pytest.fixture

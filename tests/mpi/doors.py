@@ -1,4 +1,7 @@
-"""The table of doors: what is made before, and a good call of all ranks; tests of all doors are parametrized with it."""
+"""The table of doors: what is made before, and a good call of all ranks; tests of all doors are parametrized with it.
+
+And what tests of doors need: arguments of the root alone, and the errors of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import parse
+from lb_mpi.mpi.common.failure import describe
 from tests.pile import Pile
 
 SIZE = MPI.COMM_WORLD.size
@@ -19,8 +23,20 @@ ROWS = np.ones((4, 2))
 Opened = Callable[[MPI.Intracomm, Path], AbstractContextManager[Callable[[], object]]]
 
 
-def on_root(value: Any) -> Any:
-    return value if MPI.COMM_WORLD.rank == 0 else None
+def on_root(value: Any, root: int = 0) -> Any:
+    return value if MPI.COMM_WORLD.rank == root else None
+
+
+def raised_by_all(action: Callable[[], object]) -> list[str]:
+    """What every rank has raised, in words; it has to be something on all."""
+    words = "nothing"
+    try:
+        action()
+    except BaseException as error:
+        words = describe(error)
+    everyone = MPI.COMM_WORLD.allgather(words)
+    assert "nothing" not in everyone, everyone
+    return everyone
 
 
 def alone(call: Callable[[MPI.Intracomm, Path], object]) -> Opened:

@@ -59,15 +59,12 @@ def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tup
     assert (given["nodes"], given["leaves"], given["depth"]) == counts
 
 
-@pytest.mark.parametrize(
-    ("arguments", "after_s"),
-    [
-        (["--progress", "--json"], 0.0),
-        ([], progress.PATIENCE_S),
-        (["--json"], None),
-        (["--no-progress"], None),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "after_s"), [
+    (["--progress", "--json"], 0.0),
+    ([], progress.PATIENCE_S),
+    (["--json"], None),
+    (["--no-progress"], None),
+])  # fmt: skip
 def test_an_app_shows_its_progress(monkeypatch: pytest.MonkeyPatch, arguments: list[str], after_s: float | None) -> None:
     shown: list[tuple[float, str]] = []
 

@@ -29,12 +29,10 @@ from mpi4py.futures import MPIPoolExecutor
 import lb_mpi
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.collective import agree
-from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool import arrays, dispatcher, running
-from lb_mpi.mpi.pool.ranks import PoolRanks
-from lb_mpi.mpi.pool.script import run_alone
 from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
+from tests.mpi.pools import in_script
 
 COMM = MPI.COMM_WORLD
 SIZE = COMM.size
@@ -54,11 +52,6 @@ def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
 
     agree(COMM, run)
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
-
-
-def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) -> None:
-    """Run it as `python -m lb_mpi pool` does; `hosts`: the ranks that pretend to be this rank's host."""
-    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=hosts), run))
 
 
 def slow_rank(_: object = None) -> int:
@@ -258,7 +251,7 @@ def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch
     held, begin = list[bool](), dispatcher.OwnTasks.begin
 
     def checked(own: dispatcher.OwnTasks) -> None:
-        held.append(arrays.LOCK._is_owned())  # type: ignore[attr-defined]
+        held.append(arrays.LOCK._is_owned())
         begin(own)
 
     monkeypatch.setattr(dispatcher.OwnTasks, "begin", checked)

@@ -153,15 +153,12 @@ def test_checksums_depend_on_values_and_places() -> None:
     assert whole in sums
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["{files}"], "{files}"),
-        (["{files}/one-sided.graph"], "one-sided.graph:"),
-        (["--machine", "{files}/broken.json"], "broken.json:3:"),
-        (["--machine", "{files}/bigger.json"], f"machine of {COMM.size + 1} ranks: expected {COMM.size}"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["{files}"], "{files}"),
+    (["{files}/one-sided.graph"], "one-sided.graph:"),
+    (["--machine", "{files}/broken.json"], "broken.json:3:"),
+    (["--machine", "{files}/bigger.json"], f"machine of {COMM.size + 1} ranks: expected {COMM.size}"),
+])  # fmt: skip
 def test_files_that_are_wrong_are_named(
     monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, arguments: list[str], says: str
 ) -> None:

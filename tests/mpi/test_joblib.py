@@ -12,10 +12,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
-from lb_mpi.mpi.common.communicator import duplicate
-from lb_mpi.mpi.pool import arrays
-from lb_mpi.mpi.pool.ranks import PoolRanks
-from lb_mpi.mpi.pool.script import run_alone
+from lb_mpi.mpi.pool import arrays, script
+from tests.mpi import pools
 
 joblib = pytest.importorskip("joblib")
 import lb_mpi.joblib  # noqa: E402
@@ -25,10 +23,8 @@ SIZE = COMM.size
 pytestmark = pytest.mark.mpi
 
 
-def in_script(run: Callable[[PoolRanks], None], *, hosts: MPI.Intracomm | None = None) -> None:
-    """Call `run` as `python -m lb_mpi pool` does; `hosts`: the ranks that pretend to be this rank's host."""
-    ranks = PoolRanks(duplicate(COMM), 0, alone=True, host=hosts)
-    agree(COMM, lambda: run_alone(ranks, lambda: run(ranks)))
+def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) -> None:
+    pools.in_script(run, hosts=hosts)
     assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
 
 
@@ -48,7 +44,7 @@ def fail(k: int) -> int:
 
 def nested(k: int) -> list[int]:
     assert SIZE == 1 or isinstance(joblib.parallel.get_active_backend()[0], joblib.parallel.SequentialBackend)
-    return joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(k))  # type: ignore[no-any-return]
+    return joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(k))
 
 
 @pytest.mark.parametrize("by_host", [True, False])
@@ -56,13 +52,14 @@ def nested(k: int) -> list[int]:
 def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
     x = np.arange(400_000.0)
 
-    def run(ranks: PoolRanks) -> None:
-        before = ranks.parcels.sent_bytes
+    def run() -> None:
+        parcels = script._shared[-1].parcels
+        before = parcels.sent_bytes
         with joblib.parallel_config("lb_mpi"):
             found = joblib.Parallel(batch_size=1)(joblib.delayed(total)(x, k) for k in range(12 * SIZE))
         assert [value for _, _, value in found] == [x.sum() + k for k in range(12 * SIZE)]
         assert {writeable for _, writeable, _ in found} == {SIZE == 1}
-        sent = ranks.parcels.sent_bytes - before
+        sent = parcels.sent_bytes - before
         n_hosts = SIZE if by_host else 1
         assert (n_hosts - 1) * x.nbytes <= sent < (n_hosts - 1) * x.nbytes + 200_000 * SIZE
 
@@ -76,7 +73,7 @@ def test_arrays_of_all_kinds() -> None:
         np.arange(150_000).astype("M8[s]"), np.zeros(200_000, [("a", "f4"), ("b", "i8")]), np.ones(3),
     ]  # fmt: skip
 
-    def run(_: PoolRanks) -> None:
+    def run() -> None:
         with joblib.parallel_config("lb_mpi"):
             found = joblib.Parallel()(joblib.delayed(shape)(x) for x in given)
             private = joblib.Parallel(max_nbytes=None)(joblib.delayed(shape)(x) for x in given)
@@ -97,7 +94,7 @@ def kept(_: object) -> tuple[int, int]:
 
 @pytest.mark.parametrize("by_host", [True, False])
 def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
-    def run(_: PoolRanks) -> None:
+    def run() -> None:
         x = np.zeros(200_000)
 
         def call(parallel: Any) -> None:
@@ -124,7 +121,7 @@ def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
 
 @pytest.mark.every_size
 def test_calls_of_all_kinds() -> None:
-    def run(_: PoolRanks) -> None:
+    def run() -> None:
         with joblib.parallel_config("lb_mpi"):
             assert joblib.effective_n_jobs() == SIZE
             assert joblib.Parallel()(joblib.delayed(nested)(k) for k in range(5)) == [[*range(k)] for k in range(5)]
@@ -168,7 +165,7 @@ def test_in_place_of_the_processes_of_joblib(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("joblib.parallel.BACKENDS", dict(joblib.parallel.BACKENDS))
     lb_mpi.joblib.replace_processes()
 
-    def run(_: PoolRanks) -> None:
+    def run() -> None:
         found = joblib.Parallel(n_jobs=SIZE)(joblib.delayed(total)(np.ones(3), k) for k in range(9))
         assert [value for *_, value in found] == [3.0 + k for k in range(9)]
         with joblib.parallel_config("multiprocessing", n_jobs=2):

@@ -88,7 +88,6 @@ def saved(drawn: Drawn, counts: list[int], folder: Path, *, index: bool) -> str:
     place = numbers if index else None
     lb_mpi.save(COMM, folder, 1, index=place, rows=drawn.rows(numbers))
     found = lb_mpi.load(COMM, folder, index=place)
-    assert found is not None
     n = len(drawn.values)
     ends = np.cumsum([n // SIZE + (rank < n % SIZE) for rank in range(SIZE)])
     return drawn.wrong(found[1]["rows"], numbers if index else np.arange(n)[ends[RANK - 1] if RANK else 0 : ends[RANK]])

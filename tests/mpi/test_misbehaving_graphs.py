@@ -10,28 +10,16 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.graph import mesh
-from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
 from tests.misbehaviour import RAISES, RETURNS
+from tests.mpi.doors import on_root, raised_by_all
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
-
-
-def raised_by_all(action: Callable[[], object]) -> list[str]:
-    """What every rank has raised, in words; it has to be something on all."""
-    words = "nothing"
-    try:
-        action()
-    except BaseException as error:
-        words = describe(error)
-    everyone = COMM.allgather(words)
-    assert "nothing" not in everyone, everyone
-    return everyone
 
 
 def check_named(words: list[str], cause: str, guilty: int = LAST) -> None:
@@ -55,7 +43,7 @@ def as_new() -> Iterator[None]:
 
 
 def deal() -> HaloPlan:
-    return lb_mpi.distribute(COMM, mesh(1, 4 * SIZE) if RANK == 0 else None, method="block")
+    return lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")
 
 
 # --- kernels ---
@@ -66,7 +54,7 @@ def test_a_kernel_that_raises(name: str) -> None:
     quick: dict[str, Any] = {"messages": False, "rounds": 1, "round_s": 0.001}
     for guilty in ({LAST}, set(range(SIZE))):
         kernel = RAISES[name] if RANK in guilty else multiply_add
-        words = raised_by_all(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))  # type: ignore[misc]
+        words = raised_by_all(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))
         if guilty == {LAST}:
             check_named(words, cause_of(name))
         assert all(cause_of(name) in text for text in words)
@@ -107,12 +95,12 @@ class NoPath(os.PathLike[str]):
 def test_graphs_that_are_none() -> None:
     kinds = {None: "TypeError", 5: "TypeError", "nosuch.graph": "FileNotFoundError", "/": "IsADirectoryError"}
     for bad, kind in kinds.items():
-        words = raised_by_all(lambda bad=bad: lb_mpi.distribute(COMM, bad if RANK == 0 else None))  # type: ignore[misc]
+        words = raised_by_all(lambda bad=bad: lb_mpi.distribute(COMM, on_root(bad)))
         assert all(text.startswith(kind) for text in words), words
         check_named(words, "", guilty=0)
     for name, misbehave in RAISES.items():
-        bad_graph = NoPath(misbehave) if RANK == 0 else None
-        check_named(raised_by_all(lambda bad=bad_graph: lb_mpi.distribute(COMM, bad)), cause_of(name), guilty=0)  # type: ignore[misc]
+        words = raised_by_all(lambda bad=misbehave: lb_mpi.distribute(COMM, on_root(NoPath(bad))))
+        check_named(words, cause_of(name), guilty=0)
 
 
 @pytest.mark.parametrize("name", ["MemoryError", "KeyboardInterrupt"])
@@ -159,7 +147,7 @@ BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
     "masked": (lambda n: np.ma.masked_array(np.zeros(n)), "values"),
     "read-only": (frozen, "values"),
     "no array": (lambda n: NoArray(lambda: np.zeros(n)), "values of type NoArray"),
-    **{name: (lambda n, m=misbehave: [NoArray(m)] * max(n, 1), cause_of(name)) for name, misbehave in RAISES.items()},  # type: ignore[misc]
+    **{name: (lambda n, m=misbehave: [NoArray(m)] * max(n, 1), cause_of(name)) for name, misbehave in RAISES.items()},
 }
 
 
@@ -169,7 +157,7 @@ def test_values_that_are_none() -> None:
             plan = deal()
             n = len(plan.vertices)
             values = make(n) if RANK in guilty else np.zeros(n)
-            words = raised_by_all(lambda plan=plan, values=values: [plan.exchange(values) for _ in range(SIZE)])  # type: ignore[misc]
+            words = raised_by_all(lambda plan=plan, values=values: [plan.exchange(values) for _ in range(SIZE)])
             assert all(cause in text for text in words)
             if guilty == {LAST}:
                 check_named(words, cause)

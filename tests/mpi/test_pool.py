@@ -25,18 +25,17 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import communicator
-from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.pool import maps, member
 from lb_mpi.mpi.pool.arguments import name_of, sample_of
 from lb_mpi.mpi.pool.member import Member
-from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.running import Ran
-from lb_mpi.mpi.pool.script import WORKER, open_script, run_alone, run_script
+from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.beginning import Wish
 from tests.misbehaviour import RAISES, NotForPickling
+from tests.mpi.pools import fail_at, from_root, in_script, square
 from tests.mpi.sizes import parameters
 from tests.protocol.mutate import rejects
 
@@ -44,10 +43,6 @@ COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
-
-
-def square(x: Any) -> Any:
-    return x * x
 
 
 def spin(seconds: float) -> int:
@@ -96,7 +91,6 @@ def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
     assert pool.map(repr, given, to="all") == expected
     if RANK == 0:
         report = pool.report()
-        assert report is not None
         assert sum(rank.done for rank in report.ranks) == report.n == len(expected)
         assert str(report).count("\n") == SIZE + 1
         assert ("mpiexec -n starts more" in str(report)) == (SIZE == 1)
@@ -110,42 +104,36 @@ def wait(seconds: float) -> float:
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize("root", [None, LAST])
-def test_costs_are_learned_from_a_map_of_the_same_items(root: int | None) -> None:
+@pytest.mark.parametrize("pool", [None, LAST], indirect=True)
+def test_costs_are_learned_from_a_map_of_the_same_items(pool: lb_mpi.Pool) -> None:
     items = [1e-3 * (2 + 7 * k % 11) for k in range(12)]
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if not pool:
-            return
-        for given in (items, items, items[:5], items):
-            assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
-            if pool.is_root and SIZE > 1:
-                learned = pool._maps.memory.predict(name_of(wait), sample_of(given), len(given))
-                assert learned is not None or given is items  # another process may have disturbed one of two maps
-                assert learned is None or (learned.shape == (len(given),) and (learned > 1e-3).all())
-        assert not pool.is_root or pool._maps.memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
-        assert pool.map(square, [3, 1, 2] if pool.is_root else None) == ([9, 1, 4] if pool.is_root else None)
+    for given in (items, items, items[:5], items):
+        assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
+        if pool.is_root and SIZE > 1:
+            learned = pool._maps.memory.predict(name_of(wait), sample_of(given), len(given))
+            assert learned is not None or given is items  # another process may have disturbed one of two maps
+            assert learned is None or (learned.shape == (len(given),) and (learned > 1e-3).all())
+    assert not pool.is_root or pool._maps.memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
+    assert pool.map(square, [3, 1, 2] if pool.is_root else None) == ([9, 1, 4] if pool.is_root else None)
 
 
-@pytest.mark.parametrize("root", [None, 0])
-def test_several_iterables_as_the_builtin_map(root: int | None) -> None:
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
+def test_several_iterables_as_the_builtin_map(pool: lb_mpi.Pool) -> None:
     rows = np.arange(60.0).reshape(30, 2)
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is None:
-            return
-        given: list[tuple[Any, ...]] = [
-            (range(40), [3] * 35), (50, itertools.repeat(2)), (rows, rows[:20], 10**6), ([], [1]), ([1], [])
-        ]  # fmt: skip
-        for items in given:
-            expected = [repr(one) for one in zip(*(range(one) if isinstance(one, int) else one for one in items))]  # noqa: B905
-            assert pool.map(as_text, *(items if pool.is_root else ())) == (expected if pool.is_root else None)
-            assert dict(pool.imap_indexed(as_text, *items)) == dict(enumerate(expected) if pool.is_root else ())
-        assert pool.map(change, rows, 20) == ([2.0] * 20 if pool.is_root else None)
-        assert rows[0, 1] == 1.0
-        with pytest.raises(TypeError, match=r"items = 'abc': expected"):
-            pool.map(as_text, [1], "abc")
-        if pool.is_root and root is not None:
-            with pytest.raises(TypeError, match=r"items = None: expected"):
-                pool.map(as_text)
+    given: list[tuple[Any, ...]] = [
+        (range(40), [3] * 35), (50, itertools.repeat(2)), (rows, rows[:20], 10**6), ([], [1]), ([1], [])
+    ]  # fmt: skip
+    for items in given:
+        expected = [repr(one) for one in zip(*(range(one) if isinstance(one, int) else one for one in items))]  # noqa: B905
+        assert pool.map(as_text, *(items if pool.is_root else ())) == (expected if pool.is_root else None)
+        assert dict(pool.imap_indexed(as_text, *items)) == dict(enumerate(expected) if pool.is_root else ())
+    assert pool.map(change, rows, 20) == ([2.0] * 20 if pool.is_root else None)
+    assert rows[0, 1] == 1.0
+    with pytest.raises(TypeError, match=r"items = 'abc': expected"):
+        pool.map(as_text, [1], "abc")
+    if pool._ranks.alone:
+        with pytest.raises(TypeError, match=r"items = None: expected"):
+            pool.map(as_text)
 
 
 def as_text(*arguments: Any) -> str:
@@ -283,36 +271,32 @@ def test_an_object_that_keeps_its_pool(kind: Callable[[], Any]) -> None:
             assert Keeping(pool).costs([4]) == [16]
 
 
-def test_the_function_travels_once() -> None:
-    with lb_mpi.Pool(COMM, root=LAST) as pool:
-        if pool is None:
-            return
-        assert pool.is_root
-        assert pool.is_master()
-        weights = np.ones(300_000)
-        function = functools.partial(np.multiply, weights)
-        for _ in range(3):
-            assert [float(row.sum()) for row in pool.map(function, [1.0, 2.0])] == [3e5, 6e5]  # type: ignore[union-attr]
+@pytest.mark.parametrize("pool", [LAST], indirect=True)
+def test_the_function_travels_once(pool: lb_mpi.Pool) -> None:
+    assert pool.is_root
+    assert pool.is_master()
+    weights = np.ones(300_000)
+    function = functools.partial(np.multiply, weights)
+    for _ in range(3):
+        assert [float(row.sum()) for row in pool.map(function, [1.0, 2.0])] == [3e5, 6e5]
+    report = pool.report()
+    assert report.ranks[LAST].sent_bytes < 1000 * SIZE
+    counting = Counting()
+    for n in range(4):
+        with warnings.catch_warnings(record=True) as caught:
+            assert pool.map(counting.call, [1, 2, 3]) == [2, 3, 4]
         report = pool.report()
-        assert report is not None
-        assert report.ranks[LAST].sent_bytes < 1000 * SIZE
-        counting = Counting()
-        for n in range(4):
-            with warnings.catch_warnings(record=True) as caught:
-                assert pool.map(counting.call, [1, 2, 3]) == [2, 3, 4]
-            report = pool.report()
-            assert report is not None
-            assert (report.ranks[LAST].sent_bytes > 2_400_000) == (n == 0 and SIZE > 1)
-            assert not caught
-        assert SIZE == 1 or counting.n == 0  # the root's tasks have their own copy, too
-        for n in range(4):
-            counting.data[0] = n  # the program changes it
-            with warnings.catch_warnings(record=True) as caught:
-                pool.map(counting.call, [1, 2, 3])
-            words = "Counting.call.*: its 2.4 MB are sent to all ranks for the third time"
-            assert [bool(re.search(words, str(one.message))) for one in caught] == [True] * (n == 2 and SIZE > 1)
-        weights[0] = 2.0  # it's another function now
-        assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0  # type: ignore[index]
+        assert (report.ranks[LAST].sent_bytes > 2_400_000) == (n == 0 and SIZE > 1)
+        assert not caught
+    assert SIZE == 1 or counting.n == 0  # the root's tasks have their own copy, too
+    for n in range(4):
+        counting.data[0] = n  # the program changes it
+        with warnings.catch_warnings(record=True) as caught:
+            pool.map(counting.call, [1, 2, 3])
+        words = "Counting.call.*: its 2.4 MB are sent to all ranks for the third time"
+        assert [bool(re.search(words, str(one.message))) for one in caught] == [True] * (n == 2 and SIZE > 1)
+    weights[0] = 2.0  # it's another function now
+    assert float(pool.map(function, [1.0])[0].sum()) == 300_001.0
 
 
 @pytest.mark.parametrize("name", RAISES)
@@ -349,7 +333,7 @@ def test_results_that_can_not_be_sent_to_all_are_an_error_on_all(pool: lb_mpi.Po
 def test_ranks_that_do_not_make_the_same_call_are_named(pool: lb_mpi.Pool) -> None:
     if SIZE > 1:
         with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):
-            pool.map(3 if RANK == LAST else square, 5)  # type: ignore[arg-type]
+            pool.map(3 if RANK == LAST else square, 5)
         with pytest.raises(lb_mpi.Error, match="wait: expected a pool made with root="):
             pool.wait() if RANK == LAST else pool.map(square, 3)
     with pytest.raises(lb_mpi.TaskError, match=r"a map of these ranks is under way"):
@@ -369,7 +353,7 @@ def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
         break
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
     for begin in (pool.imap, pool.imap_unordered, pool.imap_indexed):
-        begin(square, 100_000)  # type: ignore[operator]  # and nobody asks for a result
+        begin(square, 100_000)  # and nobody asks for a result
         assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
     if RANK == 0:
         results = pool.imap_indexed(square, 10)
@@ -480,7 +464,7 @@ def test_a_handler_of_ctrl_c_stays() -> None:
 
 def lower_the_limit(k: int) -> int:
     frame, depth = sys._getframe(), 0
-    while frame := frame.f_back:  # type: ignore[assignment]
+    while frame := frame.f_back:
         depth += 1
     sys.setrecursionlimit(depth + 10)
     return k
@@ -526,7 +510,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
                 elif how == 2:
                     list(pool.imap(square, 40, chunksize=1))
                 else:
-                    with contextlib.closing(pool.imap_indexed(square, 40, chunksize=1)) as results:  # type: ignore[type-var]
+                    with contextlib.closing(pool.imap_indexed(square, 40, chunksize=1)) as results:
                         next(results, None)
             except KeyboardInterrupt:
                 came[0] += 1
@@ -545,12 +529,6 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
     assert RANK or came[0] > 5
 
 
-def fail_at(n: int, k: int) -> int:
-    if k == n:
-        raise ValueError(k)
-    return k
-
-
 def leave_at(n: int, k: int) -> int:
     if k == n:
         sys.exit(3)
@@ -561,7 +539,7 @@ def leave_at(n: int, k: int) -> int:
 def test_using_the_none_of_another_rank_gets_a_note() -> None:
     def run() -> None:
         with lb_mpi.Pool(COMM) as pool:
-            sum(pool.map(square, 5))  # type: ignore[arg-type]
+            sum(pool.map(square, 5))
             pool.map(square, 5)
 
     with pytest.raises(lb_mpi.Error if RANK == 0 else TypeError, match="NoneType") as caught:
@@ -607,7 +585,8 @@ def test_a_progress_that_takes_longer_than_it_is_called_ends_with_all_tasks(monk
     assert len(set(came[:-1])) == len(came[:-1])  # only when something is done, so that an idle root may warn of a late rank
 
 
-def test_no_map_begins_in_the_last_call_of_progress() -> None:
+@from_root
+def test_no_map_begins_in_the_last_call_of_progress(pool: lb_mpi.Pool) -> None:
     refused: list[str] = []
 
     def progress(_done: int, _n: int) -> None:
@@ -616,39 +595,34 @@ def test_no_map_begins_in_the_last_call_of_progress() -> None:
         except lb_mpi.Error as error:
             refused.append(str(error))
 
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool:
-            assert pool.map(square, 10, progress=progress) == [k * k for k in range(10)]
-            assert refused[-1].startswith("a map of these ranks is under way")
+    assert pool.map(square, 10, progress=progress) == [k * k for k in range(10)]
+    assert refused[-1].startswith("a map of these ranks is under way")
 
 
-def test_ctrl_c_while_an_unfinished_map_ends_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+@from_root
+def test_ctrl_c_while_an_unfinished_map_ends_is_raised(pool: lb_mpi.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     learn = plan.MapPlan.learn
 
     def interrupted(*arguments: Any) -> None:
         signal.raise_signal(signal.SIGINT)  # held back, as END is sent
         learn(*arguments)
 
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool:
-            results = pool.imap(square, range(100), chunksize=1)
-            assert next(results) == 0
-            monkeypatch.setattr(plan.MapPlan, "learn", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                pool.close()
+    results = pool.imap(square, range(100), chunksize=1)
+    assert next(results) == 0
+    monkeypatch.setattr(plan.MapPlan, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.close()
 
 
-@pytest.mark.parametrize("root", [None, 0])
-def test_an_exception_of_progress_at_the_end_reaches_all_ranks(root: int | None) -> None:
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
+def test_an_exception_of_progress_at_the_end_reaches_all_ranks(pool: lb_mpi.Pool) -> None:
     def progress(done: int, n: int) -> None:
         if done == n:
             raise ZeroDivisionError("at the end")
 
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is not None:
-            with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError, match="at the end"):
-                pool.map(square, 30, progress=progress)
-            assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
+    with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError, match="at the end"):
+        pool.map(square, 30, progress=progress)
+    assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
 
 
 def test_pools_that_fail_on_all_ranks_are_freed() -> None:
@@ -668,7 +642,6 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
                 if pool is not None:
                     call(pool, how)
         except (lb_mpi.TaskError, ValueError, SystemExit):
-            assert pool is not None
             assert pool._ranks.presence.comm == MPI.COMM_NULL
         except lb_mpi.Error:
             assert alone
@@ -688,7 +661,6 @@ def test_between_hosts(n_hosts: int) -> None:
         pool = lb_mpi.Pool(speeds=[1.0] + [1e-3] * LAST)  # so the root owns nearly all
         for _ in range(3):
             ranks = pool.map(spin, [0.5e-3] * 100)
-            assert ranks is not None
             assert len(ranks) == 100
             assert pool.map(square, np.arange(20_000.0)) == [k * k for k in np.arange(20_000.0)]  # by broadcast
         with pytest.raises(lb_mpi.TaskError, match="task 70 "):
@@ -696,7 +668,7 @@ def test_between_hosts(n_hosts: int) -> None:
         assert pool.map(square, 100) == [k * k for k in range(100)]
         pool.close()
 
-    run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=host), run)
+    in_script(run, hosts=host)
     host.Free()
 
 
@@ -803,7 +775,7 @@ def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.Mon
 TWO_POOLS = """
 import pytest
 import lb_mpi
-from tests.mpi.test_pool import square
+from tests.mpi.pools import square
 a, b = lb_mpi.Pool(), lb_mpi.Pool()
 taken = {}
 for k, value in a.imap_indexed(square, 200):
@@ -861,7 +833,7 @@ def check_own_time() -> None:
     """Seconds in a queue for a core are no slowness; those in which launch/throttle stops a rank, or it rests, are."""
     ranks = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5, rests=True))
     ran = Ran(3, [], None, 0.0, wall_s=9.0, work_s=1.0, cpu_s=1.0, stopped_s=0.25)
-    assert Member.own_s(SimpleNamespace(ranks=ranks), ran) == 2.25  # type: ignore[arg-type]
+    assert Member.own_s(SimpleNamespace(ranks=ranks), ran) == 2.25
 
 
 test_queueing_is_no_slowness = rejects(

@@ -19,6 +19,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.common import failure
 from tests.mpi.doors import DOORS
+from tests.mpi.pools import from_root
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
@@ -125,21 +126,20 @@ def test_an_alarm_of_the_program_is_an_error(pool: lb_mpi.Pool) -> None:
     assert pool.map(abs, [-1], to="all") == [1]
 
 
-def test_a_timeout_needs_the_main_thread() -> None:
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool:
-            said: list[str] = []
+@from_root
+def test_a_timeout_needs_the_main_thread(pool: lb_mpi.Pool) -> None:
+    said: list[str] = []
 
-            def work() -> None:
-                try:
-                    pool.map(abs, 3, timeout=1)
-                except ValueError as error:
-                    said.append(str(error))
+    def work() -> None:
+        try:
+            pool.map(abs, 3, timeout=1)
+        except ValueError as error:
+            said.append(str(error))
 
-            thread = threading.Thread(target=work)
-            thread.start()
-            thread.join()
-            assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
 
 
 def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all() -> None:
@@ -257,7 +257,7 @@ def test_a_collective_call_while_the_others_run_tasks_is_an_error() -> None:
                 with pytest.raises(lb_mpi.Error, match=says):
                     lb_mpi.Pool(COMM)
                 with pytest.raises(lb_mpi.Error, match=says):
-                    lb_mpi.search(COMM, None)  # type: ignore[arg-type]
+                    lb_mpi.search(COMM, None)
     assert lb_mpi.Pool(COMM, root=0).close() is None
 
 
@@ -304,13 +304,11 @@ def divide(k: int) -> float:
     return 1 / (k - 3)
 
 
-def test_the_task_whose_result_can_t_be_unpickled_is_named() -> None:
-    with lb_mpi.Pool(COMM) as pool:
-        for call in (pool.map, pool.imap):
-            with pytest.raises(lb_mpi.TaskError, match="division by zero") as caught:
-                [*call(wrong_result_of_another_rank, range(16), chunksize=4)]
-            assert caught.value.index is not None
-            assert caught.value.index % 4 == 2
+def test_the_task_whose_result_can_t_be_unpickled_is_named(pool: lb_mpi.Pool) -> None:
+    for call in (pool.map, pool.imap):
+        with pytest.raises(lb_mpi.TaskError, match="division by zero") as caught:
+            [*call(wrong_result_of_another_rank, range(16), chunksize=4)]
+        assert caught.value.index % 4 == 2
 
 
 @pytest.mark.parametrize("root", [None, 0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import sys
 import threading
@@ -14,19 +15,14 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool.ranks import PoolRanks
-from lb_mpi.mpi.pool.script import run_alone
+from tests.mpi import pools
+from tests.mpi.pools import from_root, in_script, square
 from tests.mpi.sizes import parameters
 
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
-
-
-def square(x: Any) -> Any:
-    return x * x
 
 
 class Source:
@@ -55,42 +51,37 @@ RESULTS: dict[str, Callable[[int], Any]] = {
 
 
 @pytest.mark.parametrize("name", parameters(RESULTS, every_size=["numbers"]))
-@pytest.mark.parametrize("root", [None, LAST])
-def test_results_are_those_of_the_builtin_map(root: int | None, name: str) -> None:
+@pytest.mark.parametrize("pool", [None, LAST], indirect=True)
+def test_results_are_those_of_the_builtin_map(pool: lb_mpi.Pool, name: str) -> None:
     make = RESULTS[name]
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is None:
-            return
-        for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (20, None, 2), (20, 1, 1), (20, 7, 3)):
-            options: Any = {"buffersize": buffersize, "chunksize": chunksize}
-            expected = [repr(make(k)) for k in range(n)] if pool.is_root else []
-            assert [*map(repr, pool.imap(make if root is None else RESULTS[name], iter(range(n)), **options))] == expected
-            assert sorted(map(repr, pool.imap_unordered(make, iter(range(n)), **options))) == sorted(expected)
-            pairs = dict(pool.imap_indexed(repr, map(make, range(n)), **options))
-            assert pairs == dict(enumerate(expected))
+    for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (20, None, 2), (20, 1, 1), (20, 7, 3)):
+        options: Any = {"buffersize": buffersize, "chunksize": chunksize}
+        expected = [repr(make(k)) for k in range(n)] if pool.is_root else []
+        assert [*map(repr, pool.imap(make, iter(range(n)), **options))] == expected
+        assert sorted(map(repr, pool.imap_unordered(make, iter(range(n)), **options))) == sorted(expected)
+        pairs = dict(pool.imap_indexed(repr, map(make, range(n)), **options))
+        assert pairs == dict(enumerate(expected))
 
 
-def test_an_endless_iterator_is_read_as_tasks_start() -> None:
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
+@from_root
+def test_an_endless_iterator_is_read_as_tasks_start(pool: lb_mpi.Pool) -> None:
+    source = Source()
+    results = pool.imap(square, source)
+    assert source.read == 0
+    assert [next(results) for _ in range(500)] == [k * k for k in range(500)]
+    assert source.read < 500 + 2000 * SIZE
+    del results  # drops what is under way
+    for buffersize in (1, 2, 5):
         source = Source()
-        results = pool.imap(square, source)
-        assert source.read == 0
-        assert [next(results) for _ in range(500)] == [k * k for k in range(500)]
-        assert source.read < 500 + 2000 * SIZE
-        del results  # drops what is under way
-        for buffersize in (1, 2, 5):
-            source = Source()
-            for n, value in enumerate(pool.imap(square, source, buffersize=buffersize)):
-                assert value == n * n
-                assert source.read <= n + 1 + buffersize
-                if n == 60:
-                    break
-        assert pool.map(square, 4) == [0, 1, 4, 9]
-        with contextlib.closing(pool.imap_unordered(square, Source())) as unfinished:  # type: ignore[type-var]
-            next(unfinished)
-        assert [*pool.imap(square, np.arange(6.0), buffersize=2)] == [0, 1, 4, 9, 16, 25]
+        for n, value in enumerate(pool.imap(square, source, buffersize=buffersize)):
+            assert value == n * n
+            assert source.read <= n + 1 + buffersize
+            if n == 60:
+                break
+    assert pool.map(square, 4) == [0, 1, 4, 9]
+    with contextlib.closing(pool.imap_unordered(square, Source())) as unfinished:
+        next(unfinished)
+    assert [*pool.imap(square, np.arange(6.0), buffersize=2)] == [0, 1, 4, 9, 16, 25]
 
 
 def ran_on(k: int) -> tuple[int, int]:
@@ -98,37 +89,30 @@ def ran_on(k: int) -> tuple[int, int]:
 
 
 @pytest.mark.every_size
-def test_tasks_of_the_root_do_not_wait_for_ever() -> None:
+@from_root
+def test_tasks_of_the_root_do_not_wait_for_ever(pool: lb_mpi.Pool) -> None:
     """While others answered, the root took their results and read on: its own task never began in an endless stream."""
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
-        source = Source()
-        for n, (k, rank) in enumerate(pool.imap_unordered(ran_on, source, buffersize=5 * SIZE)):
-            assert rank or source.read - k <= 5 * SIZE
-            if n == 3000:
-                break
+    source = Source()
+    for n, (k, rank) in enumerate(pool.imap_unordered(ran_on, source, buffersize=5 * SIZE)):
+        assert rank or source.read - k <= 5 * SIZE
+        if n == 3000:
+            break
 
 
-def test_large_items_do_not_pile_up_on_the_root() -> None:
+@from_root
+def test_large_items_do_not_pile_up_on_the_root(pool: lb_mpi.Pool) -> None:
     """Of 150 arrays of 2 MB, few are read before the first result, and few exist at a time."""
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
-        source = Source(lambda k: np.full(250_000, float(k)))
-        most = 0
-        for n, mean in enumerate(pool.imap(np.mean, source)):
-            assert mean == n
-            most = max(most, source.read - n)
-            if n == 149:
-                break
-        assert most <= 32 * SIZE + 1
+    source = Source(lambda k: np.full(250_000, float(k)))
+    most = 0
+    for n, mean in enumerate(pool.imap(np.mean, source)):
+        assert mean == n
+        most = max(most, source.read - n)
+        if n == 149:
+            break
+    assert most <= 32 * SIZE + 1
 
 
-def fail_at(k: int) -> int:
-    if k == 20:
-        raise ValueError("twenty")
-    return k
+fail_at = functools.partial(pools.fail_at, 20)
 
 
 def exit_at(k: int) -> int:
@@ -139,24 +123,21 @@ def exit_at(k: int) -> int:
 
 @pytest.mark.every_size
 @pytest.mark.parametrize("function", [fail_at, exit_at])
-@pytest.mark.parametrize("root", [None, 0])
-def test_a_task_that_raises_ends_the_stream_on_all_ranks(root: int | None, function: Callable[[int], int]) -> None:
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is None:
-            return
-        for method in (pool.imap, pool.imap_unordered):
-            with pytest.raises((lb_mpi.TaskError, SystemExit)) as caught:
-                list(method(function, itertools.count()))  # type: ignore[operator]
-            if isinstance(caught.value, lb_mpi.TaskError):
-                assert caught.value.index == 20
-            else:
-                assert root is None
-            assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
-        if pool.is_root:
-            found = list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
-            assert [type(one) for one in found] == [int] * 20 + [ValueError] + [int] * 19
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
+def test_a_task_that_raises_ends_the_stream_on_all_ranks(pool: lb_mpi.Pool, function: Callable[[int], int]) -> None:
+    for method in (pool.imap, pool.imap_unordered):
+        with pytest.raises((lb_mpi.TaskError, SystemExit)) as caught:
+            list(method(function, itertools.count()))
+        if isinstance(caught.value, lb_mpi.TaskError):
+            assert caught.value.index == 20
         else:
-            assert not list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
+            assert not pool._ranks.alone
+        assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
+    if pool.is_root:
+        found = list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
+        assert [type(one) for one in found] == [int] * 20 + [ValueError] + [int] * 19
+    else:
+        assert not list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
 
 
 def broken() -> Iterator[int]:
@@ -164,18 +145,15 @@ def broken() -> Iterator[int]:
     raise OSError("the instrument is gone")
 
 
-@pytest.mark.parametrize("root", [None, 0])
-def test_an_error_of_the_iterator_is_raised_on_all_ranks(root: int | None) -> None:
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        if pool is None:
-            return
-        with pytest.raises(OSError if RANK == 0 else lb_mpi.TaskError, match="the instrument is gone"):
-            list(pool.imap(square, broken()))
-        with pytest.raises(TypeError if RANK == 0 else lb_mpi.TaskError, match=r"items\[1\] can't be pickled"):
-            list(pool.imap(repr, iter([1, threading.Lock()])))
-        with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError):
-            list(pool.imap(square, iter(range(9)), callback=lambda _: 1 // 0))
-        assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
+def test_an_error_of_the_iterator_is_raised_on_all_ranks(pool: lb_mpi.Pool) -> None:
+    with pytest.raises(OSError if RANK == 0 else lb_mpi.TaskError, match="the instrument is gone"):
+        list(pool.imap(square, broken()))
+    with pytest.raises(TypeError if RANK == 0 else lb_mpi.TaskError, match=r"items\[1\] can't be pickled"):
+        list(pool.imap(repr, iter([1, threading.Lock()])))
+    with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError):
+        list(pool.imap(square, iter(range(9)), callback=lambda _: 1 // 0))
+    assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
 
 
 @pytest.mark.every_size
@@ -198,8 +176,7 @@ def test_a_stream_pauses_for_other_calls() -> None:
         assert list(chained) == [k**4 for k in range(30)]
         chained = pool.imap_unordered(square, (pool.apply(square, (k,)) for k in range(5)))
         assert sorted(chained) == [k**4 for k in range(5)]
-        report = pool.report()
-        assert report is not None
+        assert pool.report() is not None
 
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool:
@@ -209,15 +186,14 @@ def test_a_stream_pauses_for_other_calls() -> None:
         with lb_mpi.Pool() as pool:
             use(pool)
 
-    run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script)
+    in_script(script)
 
 
-def test_the_report_of_a_stream_counts_its_tasks() -> None:
-    with lb_mpi.Pool(COMM) as pool:
-        list(pool.imap(square, iter(range(300))))
-        report = pool.report()
-        assert (report is None) == (RANK != 0)
-        assert report is None or (report.n == 300 and sum(rank.done for rank in report.ranks) == 300)
+def test_the_report_of_a_stream_counts_its_tasks(pool: lb_mpi.Pool) -> None:
+    list(pool.imap(square, iter(range(300))))
+    report = pool.report()
+    assert (report is None) == (RANK != 0)
+    assert report is None or (report.n == 300 and sum(rank.done for rank in report.ranks) == 300)
 
 
 class SlowToPickle:
@@ -233,44 +209,39 @@ class SlowToPickle:
         return int, (7,)
 
 
-def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost() -> None:
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
-        found = list[Any]()
-        items = [SlowToPickle(lambda: found.append(pool.map(square, 9))) if k % 10 == 7 else k % 10 for k in range(40)]
-        assert list(pool.imap(square, iter(items))) == [(k % 10) ** 2 for k in range(40)]
-        assert found == [[k * k for k in range(9)]] * 4
+@from_root
+def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost(pool: lb_mpi.Pool) -> None:
+    found = list[Any]()
+    items = [SlowToPickle(lambda: found.append(pool.map(square, 9))) if k % 10 == 7 else k % 10 for k in range(40)]
+    assert list(pool.imap(square, iter(items))) == [(k % 10) ** 2 for k in range(40)]
+    assert found == [[k * k for k in range(9)]] * 4
 
 
-def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock() -> None:
+@from_root
+def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock(pool: lb_mpi.Pool) -> None:
     """The garbage collector may drop it in a thread that starts, for which another thread waits, and holds the lock."""
-    with lb_mpi.Pool(COMM, root=0) as pool:
-        if pool is None:
-            return
-        results = pool.imap(square, range(3))
-        assert next(results) == 0
-        assert pool.map(square, 2) == [0, 1]  # completes the map of the iterator
-        held, dropped = threading.Event(), threading.Event()
+    results = pool.imap(square, range(3))
+    assert next(results) == 0
+    assert pool.map(square, 2) == [0, 1]  # completes the map of the iterator
+    held, dropped = threading.Event(), threading.Event()
 
-        def hold() -> None:
-            with pool._ranks.lock:
-                held.set()
-                waited.append(not dropped.wait(20.0))
+    def hold() -> None:
+        with pool._ranks.lock:
+            held.set()
+            waited.append(not dropped.wait(20.0))
 
-        waited = list[bool]()
-        thread = threading.Thread(target=hold)
-        thread.start()
-        assert held.wait(20.0)
-        results.close()  # type: ignore[union-attr]
-        dropped.set()
-        thread.join()
-        assert waited == [False]
+    waited = list[bool]()
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(20.0)
+    results.close()
+    dropped.set()
+    thread.join()
+    assert waited == [False]
 
 
-def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call() -> None:
-    with lb_mpi.Pool(COMM) as pool:
-        items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None
-        with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
-            list(pool.imap(len, items, buffersize=3))
-        assert pool.map(square, 3, to="all") == [0, 1, 4]
+def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call(pool: lb_mpi.Pool) -> None:
+    items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None
+    with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
+        list(pool.imap(len, items, buffersize=3))
+    assert pool.map(square, 3, to="all") == [0, 1, 4]

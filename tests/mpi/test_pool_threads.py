@@ -20,9 +20,7 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.mpi.common.collective import duplicate
-from lb_mpi.mpi.pool.ranks import PoolRanks
-from lb_mpi.mpi.pool.script import run_alone
+from tests.mpi.pools import in_script
 
 COMM = MPI.COMM_WORLD
 N, N_OPERATIONS = int(os.environ.get("LB_MPI_RANDOM", "12")), 10
@@ -184,4 +182,4 @@ def test_two_threads_get_their_own_results_and_errors(number: int, caplog: pytes
                 raise error
             assert not any(one.is_alive() for one in threads), "a thread waits for ever"
 
-    run_alone(PoolRanks(duplicate(COMM), 0, alone=True), script)
+    in_script(script)

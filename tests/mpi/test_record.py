@@ -197,7 +197,6 @@ def test_tasks_of_an_executor_are_recorded(tmp_path: Path) -> None:
 
 def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:
     with started(command("wait"), env=variables(tmp_path), cwd=ROOT, start_new_session=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline().startswith("{")
         deadline = time.monotonic() + 60.0
         while not all(one.steps["n"].sum() == 6 for one in records(tmp_path)) and time.monotonic() < deadline:

@@ -1,0 +1,35 @@
+"""Pools that one rank calls: in a program, where the other ranks serve it, and in a script that rank 0 alone runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+from lb_mpi.mpi.common.collective import agree
+from lb_mpi.mpi.common.communicator import duplicate
+from lb_mpi.mpi.pool.ranks import PoolRanks
+from lb_mpi.mpi.pool.script import run_alone
+
+COMM = MPI.COMM_WORLD
+from_root = pytest.mark.parametrize("pool", [0], indirect=True)  # see the fixture
+
+
+def in_script(run: Callable[[], object], *, hosts: MPI.Intracomm | None = None) -> None:
+    """Call `run` on rank 0 as `python -m lb_mpi pool` does; what it raises, all raise.
+
+    hosts : the ranks that pretend to be this rank's host.
+    """
+    agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=hosts), run))
+
+
+def square(x: Any) -> Any:
+    return x * x
+
+
+def fail_at(n: int, k: int) -> int:
+    if k == n:
+        raise ValueError(k)
+    return k
