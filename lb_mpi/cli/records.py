@@ -15,7 +15,7 @@ from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.cli.run.command import Output
-from lb_mpi.cli.run.options import PATIENCE_S, deliver, output
+from lb_mpi.cli.run.options import PATIENCE_S, deliver, output, written
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
 
@@ -75,7 +75,7 @@ def _describe_report(answer: dict[str, Any]) -> list[str]:
         f"Next: {next_step}" if next_step else "",
         *(f"note: {note}" for note in answer["notes"]),
         *_describe_settings(answer),
-        f"{answer['file']} ({answer['bytes'] / 1e3:,.0f} kB)",
+        *written(answer["file"]),
         f"{trace_file}: open it at https://ui.perfetto.dev" if trace_file else "",
     ]  # fmt: skip
     return [line for line in lines if line]

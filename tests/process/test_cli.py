@@ -145,12 +145,21 @@ def test_what_a_command_line_means(capsys: pytest.CaptureFixture[str], monkeypat
         ("throttle true", 2, "one of the arguments --speeds --speed is required"),
         ("cluster --name run", 2, "required: COMMAND"),
         ("cluster down --nme x", 2, "did you mean --name?"),
+        ("cluster run --help", 0, "usage: cluster run [options] -- PROGRAM"),
         ("run -- nosuch", 127, "error: nosuch: not found: expected a command"),
     ):
         assert main(line.split()) == code
         out, err = capsys.readouterr()
         assert said in out + err, line
         assert all(len(one) <= 80 for one in out.splitlines())
+
+
+def test_a_command_uses_one_thread_of_blas() -> None:
+    script = "import os; from lb_mpi.__main__ import main; main(['warmup', '-h']); print(os.environ['OPENBLAS_NUM_THREADS'])"
+    for variables, expected in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
+        env = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | variables
+        done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == expected
 
 
 def test_help_needs_no_numba() -> None:

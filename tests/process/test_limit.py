@@ -198,6 +198,8 @@ def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path: Pat
         pid = pids[name] + (host != here)
         (tmp_path / f"prted.{pid}").mkdir()
         (tmp_path / f"prted.{pid}" / f"pmix.{host}.tool.{pid}").touch()
+    (tmp_path / "prted.name").mkdir()
+    (tmp_path / "prted.name" / f"pmix.{here}.tool.name").touch()
     (tmp_path / "prted.none").mkdir()
     scan = os.scandir
 
@@ -211,4 +213,4 @@ def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path: Pat
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", scandir)
         limit.remove_sessions([])
-    assert {path.name for path in tmp_path.iterdir()} == {f"prted.{os.getpid()}", f"prted.{process.pid + 1}"}
+    assert {path.name for path in tmp_path.iterdir()} == {f"prted.{os.getpid()}", f"prted.{process.pid + 1}", "prted.name"}

@@ -225,12 +225,13 @@ def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
 
 
 def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
-    done = throttle("--speed", "0.5", str(tmp_path / "nosuch"))
-    assert (done.returncode, done.stderr) == (127, f"throttle: {tmp_path / 'nosuch'}: not found: expected a command\n")
+    missing = str(tmp_path / "nosuch")
+    done = throttle("--speed", "0.5", missing)
+    assert (done.returncode, done.stderr) == (127, f"throttle: error: {missing}: not found: expected a command\n")
     (tmp_path / "walks.py").touch()
     done = throttle("--speed", "0.5", "walks.py", cwd=tmp_path)
     assert done.returncode == 127
-    assert done.stderr == "throttle: walks.py: not found: expected a command, as in `python walks.py`\n"
+    assert done.stderr == "throttle: error: walks.py: not found: expected a command, as in `python walks.py`\n"
     done = throttle("--speed", "0.5", "./walks.py", cwd=tmp_path)
     assert done.returncode == 126
     assert done.stderr.endswith(": Permission denied: expected a command, as in `python ./walks.py`\n")

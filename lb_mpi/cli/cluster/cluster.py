@@ -17,6 +17,7 @@ An ordinary user is root in SHELL, which has a separate /run and /dev/shm.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -245,6 +246,8 @@ def main(options: argparse.Namespace) -> int:
     cluster = EmulatedCluster(options.name)
     if not re.fullmatch("[a-z0-9]{1,20}", options.name):
         raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
+    if options.command == "run" and {"-h", "--help"} & {*itertools.takewhile("--".__ne__, options.passed_on)}:
+        return commands.main("run", ["--help"], "cluster run")
     if options.command == "list":
         return say("".join(f"{name}\n" for name in names()))
     with limit.interruptible("cluster: "):

@@ -346,7 +346,7 @@ def _gain(profile: Profile) -> list[str]:
     if len(profile.ranks) == 1:
         return []
     if profile.is_balanced_by_lb_mpi:
-        return ["lb_mpi balances this program: for its lower bound, record a run (LB_MPI_RECORD=FOLDER), and report FOLDER"]
+        return ["lb_mpi balances this program. Its lower bound: LB_MPI_RECORD=rec mpiexec ..., python -m lb_mpi report rec"]
     gain = _would(profile.balanced_s / max(profile.seconds, 1e-9))
     if len(set(profile.speeds)) > 1:
         speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])

@@ -442,7 +442,8 @@ class Installed(TimedMethods):
 
         def noting(word: str) -> classmethod[Any, Any, Any]:
             def method(cls: type, *args: Any, **kwargs: Any) -> Any:
-                self.recorder.unseen.add(what)
+                if _is_of_the_program(sys._getframe(1).f_code.co_filename):
+                    self.recorder.unseen.add(what)
                 return plain.__dict__[word].__get__(None, cls)(*args, **kwargs)
 
             return classmethod(method)

@@ -149,6 +149,8 @@ def late(path: str) -> Callable[..., Any]:
 
 def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
     """Run a command, called as `prog`, with these arguments; return its exit code."""
+    if not command.ranks and "numpy" not in sys.modules:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of many small matrices: on busy cores, more spin
     if command.answers:
         warnings.formatwarning = lambda message, *_, **__: f"{prog}: warning: {message}\n"  # without our source
     own = arguments[: command.n_own(arguments)]

@@ -265,7 +265,7 @@ def remove_sessions(pids: Iterable[int]) -> None:
     folders = {place / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
     for folder in place.glob("prted.*"):  # any of them may be removed by another process meanwhile
         pid = folder.name.partition(".")[2]
-        if os.path.exists(folder / f"pmix.{socket.gethostname()}.tool.{pid}") and not is_alive(int(pid)):
+        if pid.isdecimal() and (folder / f"pmix.{socket.gethostname()}.tool.{pid}").exists() and not is_alive(int(pid)):
             folders.add(folder)
     for folder in folders:
         if _is_ours(folder):

@@ -85,11 +85,11 @@ def become(argv: Sequence[str], env: Mapping[str, str], mask: set[int], parent: 
         os.execvpe(argv[0], list(argv), env)
     except FileNotFoundError:
         code = 127
-        print(f"{name}: {no_command(argv[0])}", file=sys.stderr)
+        print(f"{name}: error: {no_command(argv[0])}", file=sys.stderr)
     except OSError as error:
-        print(f"{name}: {no_command(argv[0], str(error.strerror))}", file=sys.stderr)
+        print(f"{name}: error: {no_command(argv[0], str(error.strerror))}", file=sys.stderr)
     except ValueError as error:
-        print(f"{name}: {argv[0]}: {error}", file=sys.stderr)
+        print(f"{name}: error: {argv[0]}: {error}", file=sys.stderr)
     finally:
         sys.stderr.flush()
         os._exit(code)
