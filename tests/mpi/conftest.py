@@ -65,8 +65,8 @@ def pool(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Pool]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Do not run a test on a rank that has run the tasks of the root."""
-    return ("pool" in pyfuncitem.funcargs and pyfuncitem.funcargs["pool"] is None) or None
+    """Do not run a test on a rank that has run the tasks of the root's pool or executor."""
+    return any(pyfuncitem.funcargs.get(name, name) is None for name in ("pool", "executor")) or None
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 import contextlib
 import io
 import json
+import math
 import os
 import pathlib
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
     """Run an app as the command line does; (exit code, stdout, stderr), the outputs as on rank 0."""
     monkeypatch.setattr(sys, "argv", ["app", *arguments])
+    monkeypatch.setattr("lb_mpi.compiling.SHOWN_S", math.inf)  # where no kernels are in the cache
     out, err = io.StringIO(), io.StringIO()
     with pytest.raises(SystemExit) as ended, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         command.run(app.COMMAND)
@@ -54,7 +55,7 @@ def alone(app: Any, *arguments: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("tree", "counts"), [("T1", (4130071, 3305118, 10)), ("T3", (4112897, 3599034, 1572))])
-def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tuple[int, int, int]) -> None:
+def test_published_trees(monkeypatch, tree, counts):
     given = answer(uts, monkeypatch, "--tree", tree)
     assert (given["nodes"], given["leaves"], given["depth"]) == counts
 
@@ -65,11 +66,11 @@ def test_published_trees(monkeypatch: pytest.MonkeyPatch, tree: str, counts: tup
     (["--json"], None),
     (["--no-progress"], None),
 ])  # fmt: skip
-def test_an_app_shows_its_progress(monkeypatch: pytest.MonkeyPatch, arguments: list[str], after_s: float | None) -> None:
-    shown: list[tuple[float, str]] = []
+def test_an_app_shows_its_progress(monkeypatch, arguments, after_s):
+    shown = []
 
     @contextlib.contextmanager
-    def followed(folder: str, *, after_s: float, terminal: str | None) -> Iterator[None]:
+    def followed(folder, *, after_s, terminal):
         yield
         shown.append((after_s, next(pathlib.Path(folder).glob("*")).suffix))
 
@@ -82,7 +83,7 @@ def test_an_app_shows_its_progress(monkeypatch: pytest.MonkeyPatch, arguments: l
     assert recorder.VARIABLE not in os.environ
 
 
-def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unequal_speeds(monkeypatch):
     speeds = [SPEEDS[rank % 4] for rank in range(COMM.size)]
     given = answer(uts, monkeypatch, "--tree", "T1", "--speeds", ",".join(map(str, speeds)))
     assert given["nodes"] == 4130071
@@ -93,7 +94,7 @@ def test_unequal_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     "extra",
     [[], ["--no-balance"], ["--split-rule", "half"], ["--quantum", "100"], ["--tile", "64"], ["--route", "random"]],
 )
-def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch, extra):
     given = answer(maze, monkeypatch, "--dim", "700", "--free", "0.6", "--seed", "5", "--walled", *extra)
     labels, _ = ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))
     assert given["visited"] - given["visited_twice"] == np.count_nonzero(labels == labels[1, 1])
@@ -102,7 +103,7 @@ def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("extra", [[], ["--tile", "50"]])
-def test_paths_are_found(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+def test_paths_are_found(monkeypatch, extra):
     for seed in range(5):
         given = answer(maze, monkeypatch, "--dim", "500", "--seed", str(seed), *extra)
         labels, _ = ndimage.label(random_maze(500, 0.7, seed) == FREE, structure=np.ones((3, 3)))
@@ -110,14 +111,14 @@ def test_paths_are_found(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> N
         assert (given["path_length"] >= 500) == given["found"]
 
 
-def test_the_maze_of_the_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_maze_of_the_paper(monkeypatch):
     given = answer(maze, monkeypatch, PAPER)
     assert given["found"]
     assert 16 <= given["path_length"] <= given["visited"] <= 130
     assert answer(maze, monkeypatch, "--dim", "1")["path_length"] == 1
 
 
-def test_the_model_of_the_paper_on_any_maze(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_of_the_paper_on_any_maze(monkeypatch):
     code, out, _ = run(maze, monkeypatch, PAPER, "--lockstep", "2")
     assert (code, out.splitlines()[1:3]) == (
         0, ["L1 = 67 steps on one rank", "L2 = 47 steps on 2 ranks, with 10 balances"]
@@ -127,13 +128,13 @@ def test_the_model_of_the_paper_on_any_maze(monkeypatch: pytest.MonkeyPatch) -> 
     assert (code, given["found"], given["efficiency"]) == (0, False, given["steps_on_one_rank"] / given["steps"] / 3)
 
 
-def test_messages_between_ranks_are_printed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_between_ranks_are_printed_in_order(monkeypatch):
     given = answer(maze, monkeypatch, "--dim", "300", "--walled", "--trace", "states")
     story = [str(line).split(maxsplit=5) for line in given["trace"]]
     assert [float(line[0]) for line in story] == sorted(float(line[0]) for line in story)
     assert len({line[3] for line in story}) == (COMM.size if COMM.size > 1 else 0)
-    asked: set[str] = set()
-    counts: dict[str, int] = {}
+    asked = set()
+    counts = {}
     for *_, rank, verb, rest in story:
         if verb == "to":
             kind, draft = rest.split()[1], rest.split(maxsplit=2)[2].partition(":")[0]
@@ -175,7 +176,7 @@ APPS = (maze, uts, tsp, heat, weather, particles, sweep)
 
 
 @pytest.mark.parametrize("app", APPS, ids=[app.__name__ for app in APPS])
-def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, app: Any) -> None:
+def test_a_mistake_is_one_line(monkeypatch, app):
     for _, line, says in [row for row in MISTAKES if row[0] is app]:
         code, out, err = run(app, monkeypatch, *line.split())
         assert (code, out) == (2, ""), line
@@ -184,12 +185,12 @@ def test_a_mistake_is_one_line(monkeypatch: pytest.MonkeyPatch, app: Any) -> Non
 
 
 @pytest.mark.parametrize("who", range(min(2, COMM.size)))
-def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch: pytest.MonkeyPatch, who: int) -> None:
-    def compile_kernels() -> None:
+def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch, who):
+    def compile_kernels():
         if COMM.rank == who:
             raise OSError("no room for the cache")
 
-    def main(comm: MPI.Intracomm, _options: object) -> None:
+    def main(comm, _options):
         command.compile_once(comm, compile_kernels)
 
     own = types.SimpleNamespace(COMMAND=command.app("own", "fail", lambda parser: None, main))
@@ -198,15 +199,15 @@ def test_compiling_that_fails_on_one_rank_is_an_error_of_all(monkeypatch: pytest
     assert err == f"python -m apps.own: error: {'' if who == 0 else f'rank {who}: '}no room for the cache\n"
 
 
-def test_a_failure_of_an_app_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def main(comm: MPI.Intracomm, _options: object) -> None:
+def test_a_failure_of_an_app_is_one_line(monkeypatch):
+    def main(comm, _options):
         raise lb_mpi.BalanceError("rank 0: rows are gone")
 
     code, out, err = run(types.SimpleNamespace(COMMAND=command.app("own", "fail", lambda parser: None, main)), monkeypatch)
     assert (code, out, err) == (1, "", "python -m apps.own: error: rank 0: rows are gone\n")
 
 
-def test_help_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_is_printed_once(monkeypatch):
     code, out, _ = run(uts, monkeypatch, "--help")
     assert code == 0
     assert out.count("usage:") == 1

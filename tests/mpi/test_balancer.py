@@ -56,12 +56,12 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("scheme", ROWS_SCHEMES)
 @pytest.mark.every_size
-def test_results_are_bit_for_bit_those_without_balancing(scheme: str) -> None:
+def test_results_are_bit_for_bit_those_without_balancing(scheme):
     rows = numbers(100 + 37 * RANK, 3)
     before = rows.copy()
     expected = np.sin(rows) * rows
 
-    def call() -> None:
+    def call():
         result = balancer.map_rows(slow_square, rows)
         assert result.tobytes() == expected.tobytes()
         assert result.dtype == rows.dtype
@@ -154,14 +154,14 @@ FORMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]] = {
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("name", FORMS)
-def test_results_are_those_of_the_function_whatever_it_takes_and_returns(name: str, balancer: lb_mpi.Balancer) -> None:
+def test_results_are_those_of_the_function_whatever_it_takes_and_returns(name, balancer):
     (rows, *more), function, options = FORMS[name]
     before = copy.deepcopy(rows)
     given = {key: value for key, value in options.items() if key != "block_rows"}
     expected = copy.deepcopy(function(copy.deepcopy(rows), *more, **given))
     working = at_work(function)
 
-    def call() -> None:
+    def call():
         result = balancer.map_rows(working, rows, *more, **options)
         assert type(result) is (tuple if isinstance(expected, Weather) else type(expected))
         for mine, right in zip(*((one,) if isinstance(one, np.ndarray) else one for one in (result, expected)), strict=True):
@@ -172,13 +172,13 @@ def test_results_are_those_of_the_function_whatever_it_takes_and_returns(name: s
     until_rows_move(balancer, call)
 
 
-def test_rows_that_nobody_has_come_back(balancer: lb_mpi.Balancer) -> None:
+def test_rows_that_nobody_has_come_back(balancer):
     rows = numbers(0, 3)
     assert balancer.map_rows(lambda block: block.sum(axis=1), rows).tobytes() == rows.tobytes()
 
 
 @pytest.mark.one_mpi
-def test_results_that_differ_between_ranks_or_blocks(balancer: lb_mpi.Balancer) -> None:
+def test_results_that_differ_between_ranks_or_blocks(balancer):
     rows = numbers(60, 2)
     for _ in range(3):
         if SIZE > 1:
@@ -201,10 +201,10 @@ def grow(items: list[dict[str, int]]) -> list[dict[str, int]]:
     return [{**item, "n": item["n"] + 1, "x" * (item["n"] % 3): 0} for item in items]
 
 
-def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
+def test_objects_with_pack_and_unpack(balancer):
     rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
 
-    def call() -> None:
+    def call():
         assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
     until_rows_move(balancer, call)
@@ -213,14 +213,14 @@ def test_objects_with_pack_and_unpack(balancer: lb_mpi.Balancer) -> None:
     assert everything == sorted(1000 * rank + k for rank in range(SIZE) for k in range(120))
 
 
-def test_a_function_that_waits_instead_of_computing() -> None:
-    def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def test_a_function_that_waits_instead_of_computing():
+    def function(rows):
         time.sleep(1e-4 * len(rows) * (1 + RANK % 2))
         return rows + 1
 
     rows = numbers(60, 2)
 
-    def call() -> None:
+    def call():
         assert np.array_equal(balancer.map_rows(function, rows), rows + 1)
 
     with lb_mpi.Balancer(COMM) as balancer:
@@ -229,10 +229,10 @@ def test_a_function_that_waits_instead_of_computing() -> None:
         assert balancer.speeds.mean() == pytest.approx(1.0)
 
 
-def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
+def test_rows_that_sleep_are_not_gathered_on_one_rank():
     """An emulation of rows that wait for something: all from rank 0, which computed nearly all of them after two calls."""
 
-    def function(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def function(rows):
         time.sleep(float(rows.sum()))
         return np.where(rows > 0.0, float(RANK), 0.0)
 
@@ -249,8 +249,8 @@ def test_rows_that_sleep_are_not_gathered_on_one_rank() -> None:
 
 
 @pytest.mark.parametrize("reported", [True, False])
-def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(reported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> int:
+def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(reported, monkeypatch):
+    def refuse(*_):
         raise OSError
 
     if not reported:  # by the system, how long it queues
@@ -266,7 +266,7 @@ def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(reported: bool, monke
 
 
 @pytest.mark.one_mpi
-def test_policies() -> None:
+def test_policies():
     rows = numbers(100, 2)
     for when, every, acted in (("always", 1, 6), ("always", 3, 2), (1e9, 1, 0), (1e-9, 2, 3)):
         with lb_mpi.Balancer(COMM, when=when, every=every) as balancer:
@@ -278,7 +278,7 @@ def test_policies() -> None:
         assert count == (acted if SIZE > 1 else 0)
 
 
-def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
+def test_the_record_is_the_same_on_all_ranks(balancer):
     rows = numbers(100, 2)
     assert balancer.last is None
     for k in range(4):
@@ -296,7 +296,7 @@ def test_the_record_is_the_same_on_all_ranks(balancer: lb_mpi.Balancer) -> None:
 
 @pytest.mark.parametrize("scheme", ROWS_SCHEMES)
 @pytest.mark.every_size
-def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
+def test_migrate_conserves_rows_and_levels_costs(scheme):
     rng = np.random.default_rng(RANK)
     n = 300 if RANK == 0 else 20
     ids = np.arange(n) + 10_000 * RANK
@@ -321,7 +321,7 @@ def test_migrate_conserves_rows_and_levels_costs(scheme: str) -> None:
 
 
 @pytest.mark.every_size
-def test_neighbours_migrate_rows_to_any_rank_at_once() -> None:
+def test_neighbours_migrate_rows_to_any_rank_at_once():
     n = 300 if RANK == 0 else 20
     rows = np.arange(n) + 10_000 * RANK
     everything = sorted(np.concatenate(COMM.allgather(rows)).tolist())
@@ -339,7 +339,7 @@ def test_neighbours_migrate_rows_to_any_rank_at_once() -> None:
 
 
 @pytest.mark.every_size
-def test_neighbours_find_speeds_and_use_no_root() -> None:
+def test_neighbours_find_speeds_and_use_no_root():
     """What a call and a plan send: sums and maxima over all ranks, everything else to neighbours only."""
     rows = numbers(200, 3)
     with lb_mpi.Balancer(COMM, scheme="fos", when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
@@ -360,7 +360,7 @@ def test_neighbours_find_speeds_and_use_no_root() -> None:
 
 @pytest.mark.every_size
 @pytest.mark.filterwarnings("ignore:the graph has .* components")
-def test_neighbours_decide_by_the_same_numbers_on_all_ranks() -> None:
+def test_neighbours_decide_by_the_same_numbers_on_all_ranks():
     """Also where a plan costs one rank more than the others, and where a rank has no neighbour to lend to."""
     rows = numbers(200, 3)
     apart = lb_mpi.Graph.from_edges(SIZE, range(LAST - 1), range(1, LAST))  # the last vertex has no edge
@@ -380,8 +380,8 @@ def again_and_again(call: Callable[[], object]) -> None:
         call()
 
 
-def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
-    def broken(item: dict[str, int]) -> bytes:
+def test_pack_that_fails_on_one_rank(balancer):
+    def broken(item):
         if RANK == LAST:
             raise KeyError("broken")
         return pack(item)
@@ -397,16 +397,16 @@ def test_pack_that_fails_on_one_rank(balancer: lb_mpi.Balancer) -> None:
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.parametrize("after", [0, 12])
 @pytest.mark.parametrize("keyword", [False, True])
-def test_scalars_that_differ_between_ranks(scheme: str, after: int, keyword: bool) -> None:
+def test_scalars_that_differ_between_ranks(scheme, after, keyword):
     """A row would be computed with the number of another rank."""
     if SIZE == 1:
         pytest.skip("needs a rank that differs")
     given = ((50, np.float64(0.5), "a"), (LAST, 0.5, "a"))[RANK == LAST]
 
-    def function(block: NDArray[np.float64], *more: object, **options: object) -> NDArray[np.float64]:
+    def function(block, *more, **options):
         return block
 
-    def call(balancer: lb_mpi.Balancer, given: tuple[object, ...]) -> None:
+    def call(balancer, given):
         names = dict(zip(("first", "half", "name"), given, strict=True))
         balancer.map_rows(function, numbers(50, 2), *(() if keyword else given), **(names if keyword else {}))
 
@@ -420,19 +420,19 @@ def test_scalars_that_differ_between_ranks(scheme: str, after: int, keyword: boo
 
 
 @pytest.mark.every_size
-def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch):
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet received the decision on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
     begin, done, begun = Reducing.__init__, Reducing.done, [0.0]
 
-    def begins(reducing: Reducing, *arguments: Any) -> None:
+    def begins(reducing, *arguments):
         begun[0] = time.monotonic()
         begin(reducing, *arguments)
 
-    def late(reducing: Reducing) -> bool:
+    def late(reducing):
         return (RANK < LAST or time.monotonic() > begun[0] + 0.02) and done(reducing)
 
-    def slow(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    def slow(rows):
         spin(2e-4 * len(rows))
         return rows + 1.0
 
@@ -443,7 +443,7 @@ def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monke
             assert np.array_equal(balancer.map_rows(slow, rows), rows + 1.0)
 
 
-def test_the_report_has_rows_seconds_and_idle_of_each_rank(balancer: lb_mpi.Balancer) -> None:
+def test_the_report_has_rows_seconds_and_idle_of_each_rank(balancer):
     n = 40 + RANK
     for _ in range(3):
         balancer.map_rows(slow_square, numbers(n, 2))
@@ -464,7 +464,7 @@ class Cells(NamedTuple):
     kind: NDArray[np.int64]
 
 
-def test_a_named_tuple_reaches_the_function_and_comes_back_from_migrate() -> None:
+def test_a_named_tuple_reaches_the_function_and_comes_back_from_migrate():
     kind = np.arange(40 if RANK == 0 else 1)
     rows = Cells(np.sin(kind), kind)
     with lb_mpi.Balancer(COMM, when="always", emulated_speed=SPEEDS[RANK % 4]) as balancer:
@@ -481,13 +481,13 @@ def test_a_named_tuple_reaches_the_function_and_comes_back_from_migrate() -> Non
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_rows_moved_are_rows_not_blocks() -> None:
+def test_rows_moved_are_rows_not_blocks():
     """All blocks but the last have `block_rows` rows; with a huge number all rows are one block."""
     for block_rows, n in ((25, 310), (2**45, 4), (2**70, 4)):
         rows, at_home, moved = np.full((n if RANK == 0 else 3, 2), float(RANK)), 0, 0
         here = [0]
 
-        def function(block: NDArray[np.float64], here: list[int] = here) -> NDArray[np.float64]:
+        def function(block, here=here):
             time.sleep(1e-4 * len(block))
             here[0] += int((block[:, 0] == RANK).sum())
             return block

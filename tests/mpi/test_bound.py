@@ -19,13 +19,13 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.every_size
-def test_a_value_comes_to_a_rank_that_works() -> None:
+def test_a_value_comes_to_a_rank_that_works():
     bound = lb_mpi.Bound("max")
     if COMM.rank == LAST:
         bound.update(7.0)
 
     class Until(Pile):
-        def work(self, units: int) -> int:
+        def work(self, units):
             if bound.best == 7.0:
                 return super().work(units)
             return 0  # goes on until it knows the value
@@ -35,7 +35,7 @@ def test_a_value_comes_to_a_rank_that_works() -> None:
 
 
 @pytest.mark.parametrize("value", [math.nan, "3", None])
-def test_no_value_is_an_error_of_all_that_names_the_rank(value: object) -> None:
+def test_no_value_is_an_error_of_all_that_names_the_rank(value):
     bound = lb_mpi.Bound("min")
     pile = Pile(30, bound=bound)
     if COMM.rank == 0:
@@ -45,7 +45,7 @@ def test_no_value_is_an_error_of_all_that_names_the_rank(value: object) -> None:
 
 
 @pytest.mark.parametrize("extra", [[], ["--private"], ["--split-rule", "half", "--quantum", "5"]])
-def test_the_shortest_tour(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+def test_the_shortest_tour(monkeypatch, extra):
     given = answer(tsp, monkeypatch, "--cities", "9", "--seed", "2", "--compare", *extra)
     assert given["length"] == pytest.approx(held_karp(tsp.random_cities(9, 2)), rel=1e-12)
     assert sorted(given["tour"]) == list(range(9))
@@ -53,7 +53,7 @@ def test_the_shortest_tour(monkeypatch: pytest.MonkeyPatch, extra: list[str]) ->
 
 
 @pytest.mark.one_mpi
-def test_a_tour_within_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tour_within_a_time_limit(monkeypatch):
     given = answer(tsp, monkeypatch, "--cities", "25", "--limit-s", "0.5")
     assert given["timed_out"] is True
     assert sorted(given["tour"]) == list(range(25))

@@ -56,7 +56,7 @@ def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
 
 
 @pytest.mark.parametrize("root", parameters(sorted({0, LAST}), every_size=[LAST]))
-def test_given_parts(root: int) -> None:
+def test_given_parts(root):
     graphs = [mesh(6, 7), weighted(40, 80, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]
     for seed, graph in enumerate(graphs):
         rng = np.random.default_rng(seed)
@@ -75,7 +75,7 @@ def test_given_parts(root: int) -> None:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("method", parameters(METHODS, every_size=["static", "random"]))
-def test_methods(method: str) -> None:
+def test_methods(method):
     for graph in (mesh(12, 20), weighted(60, 120, 2), parse("ring:3"), mesh(1, 1)):
         with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:
             check(plan, graph)
@@ -86,7 +86,7 @@ def test_methods(method: str) -> None:
 
 
 @pytest.mark.one_mpi
-def test_static_follows_the_speeds() -> None:
+def test_static_follows_the_speeds():
     graph = mesh(30, 40)
     speeds = [1.0 + rank for rank in range(SIZE)]
     with lb_mpi.distribute(COMM, on_root(graph), speeds=speeds, imbalance=0.05) as plan:
@@ -99,11 +99,11 @@ def test_static_follows_the_speeds() -> None:
         assert SIZE == 1 or plan.cut < dealt.cut / 2
 
 
-def test_speeds_are_measured() -> None:
+def test_speeds_are_measured():
     graph = mesh(20, 30)
-    asked: list[int] = []
+    asked = []
 
-    def kernel(n: int) -> None:
+    def kernel(n):
         asked.append(n)
         sum(range(1000 * n))
 
@@ -114,7 +114,7 @@ def test_speeds_are_measured() -> None:
 
 
 @pytest.mark.one_mpi
-def test_costs_of_messages_count_only_with_a_unit() -> None:
+def test_costs_of_messages_count_only_with_a_unit():
     """Where talking is dear, the model puts all tasks on one rank."""
     off = 1.0 - np.eye(3)
     machine = Machine(("a",) * 3, np.array([4.0, 2.0, 2.0]), off * 1e-3, off * 1e-3)
@@ -127,7 +127,7 @@ def test_costs_of_messages_count_only_with_a_unit() -> None:
     assert allocation_of(Graph.from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
 
 
-def test_a_machine_counts_on_its_own_hosts() -> None:
+def test_a_machine_counts_on_its_own_hosts():
     hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
     none = np.zeros((SIZE, SIZE))
     graph = mesh(8, 8)
@@ -139,7 +139,7 @@ def test_a_machine_counts_on_its_own_hosts() -> None:
 
 
 @pytest.mark.one_mpi
-def test_the_least_time_is_an_aim() -> None:
+def test_the_least_time_is_an_aim():
     """The last rank is behind a slow link."""
     hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
     last = np.arange(SIZE) == LAST
@@ -168,7 +168,7 @@ def shape_of_one(n: int) -> np.ndarray:
 
 
 @pytest.mark.one_mpi
-def test_any_dtype_and_shape() -> None:
+def test_any_dtype_and_shape():
     graph = weighted(50, 100, 3)
     with lb_mpi.distribute(COMM, on_root(graph), method="random", seed=1) as plan:
         numbers = np.concatenate([plan.vertices, plan.ghosts])
@@ -193,7 +193,7 @@ def test_any_dtype_and_shape() -> None:
         assert plan.exchange(fortran).flags.f_contiguous
 
 
-def test_the_report_is_the_same_on_all_ranks() -> None:
+def test_the_report_is_the_same_on_all_ranks():
     with lb_mpi.distribute(COMM, on_root(mesh(9, 9)), method="block") as plan:
         assert plan.report().n == 0
         for _ in range(3):
@@ -210,7 +210,7 @@ def test_the_report_is_the_same_on_all_ranks() -> None:
         assert plan.report().lower_bound_s >= 0.0
 
 
-def test_in_place_and_copied() -> None:
+def test_in_place_and_copied():
     graph = mesh(9, 9)
     with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
         n, n_all = len(plan.vertices), len(plan.vertices) + len(plan.ghosts)
@@ -229,7 +229,7 @@ def test_in_place_and_copied() -> None:
         np.testing.assert_array_equal(alone, plan.vertices)
 
 
-def test_large_messages() -> None:
+def test_large_messages():
     """Longer than what the MPI sends without being asked for."""
     graph = parse(f"complete:{SIZE}")
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(SIZE))) as plan:
@@ -240,7 +240,7 @@ def test_large_messages() -> None:
 # --- mistakes ---
 
 
-def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts() -> None:
+def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts():
     graph = Graph.from_edges(4 * SIZE, [0], [1])  # both on rank 0
     with lb_mpi.distribute(COMM, on_root(graph), method="block") as plan:
         values = np.broadcast_to(7.0, len(plan.vertices))
@@ -250,7 +250,7 @@ def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts
         assert not np.shares_memory(plan.exchange(plan.vertices), plan.vertices)
 
 
-def test_different_values_on_ranks_are_an_error() -> None:
+def test_different_values_on_ranks_are_an_error():
     if SIZE == 1:
         return
     plan = lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")

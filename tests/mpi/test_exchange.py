@@ -30,7 +30,7 @@ def graphs() -> list[Graph]:
 
 
 @pytest.mark.every_size
-def test_neighbours_numbers_arrive_in_order() -> None:
+def test_neighbours_numbers_arrive_in_order():
     presence = presence_of(duplicate(COMM))
     for graph in graphs():
         neighbours = graph.neighbours(RANK)
@@ -43,7 +43,7 @@ def test_neighbours_numbers_arrive_in_order() -> None:
     presence.close()
 
 
-def test_a_cartesian_communicator() -> None:
+def test_a_cartesian_communicator():
     grid = COMM.Create_cart([SIZE])
     graph = mesh(1, SIZE)
     with lb_mpi.Balancer(grid, scheme="fos") as balancer:
@@ -56,7 +56,7 @@ def test_a_cartesian_communicator() -> None:
 
 
 @pytest.mark.parametrize("scheme", parameters(STEPPING, every_size=["fos", "cg"]))
-def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
+def test_steps_and_flows_are_those_of_the_whole_graph(scheme):
     for seed, graph in enumerate(graphs()):
         rng = np.random.default_rng(seed)
         speeds = 10.0 ** rng.uniform(-0.5, 0.5, SIZE)
@@ -73,7 +73,7 @@ def test_steps_and_flows_are_those_of_the_whole_graph(scheme: str) -> None:
             assert found.loads[0] == whole.loads[RANK]
 
 
-def test_the_app_answers_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_answers_as_the_command_does(monkeypatch):
     graph = f"ring:{SIZE}"
     with contextlib.redirect_stdout(printed := io.StringIO()):
         assert main(["balance", graph, "--json"]) == 0

@@ -27,7 +27,6 @@ from mpi4py import MPI
 from mpi4py.futures import MPIPoolExecutor
 
 import lb_mpi
-from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.pool import arrays, dispatcher, running
 from lb_mpi.pooling.scheduler import Scheduler
@@ -41,17 +40,24 @@ pytestmark = pytest.mark.mpi
 initialized: list[int] = []
 
 
+@pytest.fixture
+def executor(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Executor | None]:
+    """An executor that all ranks make, with the options of the parameter."""
+    with lb_mpi.Executor(COMM, **getattr(request, "param", {})) as executor:
+        assert (executor is None) == (COMM.rank != 0)
+        yield executor
+    assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
+
+
 def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
     """Call `use` on the root, with an executor that all ranks make; what it raises, all raise."""
 
     def run() -> None:
         with lb_mpi.Executor(COMM, **options) as executor:
-            assert (executor is None) == (COMM.rank != 0)
             if executor is not None:
                 use(executor)
 
     agree(COMM, run)
-    assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
 
 
 def slow_rank(_: object = None) -> int:
@@ -101,91 +107,74 @@ def recall(_: object) -> tuple[int, list[int]]:
 
 
 @pytest.mark.every_size
-def test_tasks_run_on_all_ranks_and_come_in_order() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        assert executor.num_workers == executor._max_workers == SIZE
-        assert list(executor.map(pow, range(1000), itertools.repeat(2))) == [n * n for n in range(1000)]
-        assert executor.submit(pow, 2, exp=5).result() == 32
-        assert {*executor.map(slow_rank, range(4 * SIZE))} == {*range(SIZE)}
-        large = np.arange(300_000.0)
-        for unordered in (False, True):
-            for result in executor.map(np.negative, [large] * SIZE, unordered=unordered):
-                assert np.array_equal(result, -large)
-                alive = weakref.ref(result)
-                del result  # as in CPython's suite: the iterator keeps no reference
-                assert executor.submit(abs, 1).result() == 1  # the dispatcher has left the frame that gave the result
-                assert alive() is None
-
-    on_root(use)
+def test_tasks_run_on_all_ranks_and_come_in_order(executor):
+    assert executor.num_workers == executor._max_workers == SIZE
+    assert list(executor.map(pow, range(1000), itertools.repeat(2))) == [n * n for n in range(1000)]
+    assert executor.submit(pow, 2, exp=5).result() == 32
+    assert {*executor.map(slow_rank, range(4 * SIZE))} == {*range(SIZE)}
+    large = np.arange(300_000.0)
+    for unordered in (False, True):
+        for result in executor.map(np.negative, [large] * SIZE, unordered=unordered):
+            assert np.array_equal(result, -large)
+            alive = weakref.ref(result)
+            del result  # as in CPython's suite: the iterator keeps no reference
+            assert executor.submit(abs, 1).result() == 1  # the dispatcher has left the frame that gave the result
+            assert alive() is None
 
 
 @pytest.mark.every_size
-def test_the_report_counts_each_task_on_its_rank() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        assert "0 tasks in 0.000 s" in str(executor.report())
-        ran = [*executor.map(slow_rank, range(4 * SIZE))]
-        executor.shutdown()
-        report = executor.report()
-        assert [one.done for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
-        assert report.n == 4 * SIZE
-        assert [one.sent_bytes > 0 for one in report.ranks] == [SIZE > 1 and rank in {0, *ran} for rank in range(SIZE)]
-        assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds
-        assert 0.0 < report.lower_bound_s <= report.seconds
-
-    on_root(use, root_works=False)
+@pytest.mark.parametrize("executor", [{"root_works": False}], indirect=True)
+def test_the_report_counts_each_task_on_its_rank(executor):
+    assert "0 tasks in 0.000 s" in str(executor.report())
+    ran = [*executor.map(slow_rank, range(4 * SIZE))]
+    executor.shutdown()
+    report = executor.report()
+    assert [one.done for one in report.ranks] == [ran.count(rank) for rank in range(SIZE)]
+    assert report.n == 4 * SIZE
+    assert [one.sent_bytes > 0 for one in report.ranks] == [SIZE > 1 and rank in {0, *ran} for rank in range(SIZE)]
+    assert 0.0 < max(one.busy_s for one in report.ranks) <= report.seconds
+    assert 0.0 < report.lower_bound_s <= report.seconds
 
 
-@pytest.mark.parametrize("options", [{"root_works": False}, {"max_workers": WORKERS}])
+@pytest.mark.parametrize("executor", [{"root_works": False}, {"max_workers": WORKERS}], indirect=True)
 @pytest.mark.every_size
-def test_fewer_ranks(options: dict[str, Any]) -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        assert executor.num_workers == WORKERS
-        assert {*executor.map(slow_rank, range(4 * SIZE))} == ({*range(1, SIZE)} or {0})
-
-    on_root(use, **options)
+def test_fewer_ranks(executor):
+    assert executor.num_workers == WORKERS
+    assert {*executor.map(slow_rank, range(4 * SIZE))} == ({*range(1, SIZE)} or {0})
 
 
-def test_exceptions_come_with_their_traceback() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        with pytest.raises(ValueError, match="value") as caught:
-            executor.submit(fail, "value").result()
-        cause = caught.value.__cause__
-        assert isinstance(cause, lb_mpi.TaskError)
-        assert 0 <= cause.rank < SIZE
-        assert 'raise ValueError(how)  # on purpose' in cause.traceback
-        assert cause.__notes__ == [cause.traceback]  # so that it is printed
-        left = executor.submit(fail, "exit").exception()
-        assert isinstance(left, SystemExit)
-        assert left.code == 3
-        unread = executor.submit(fail, "unread").exception()
-        assert isinstance(unread, lb_mpi.TaskError)
-        assert "Unsendable: nine" in str(unread)
-        assert isinstance(executor.submit(fail, "mute").exception(), Mute)
-        assert executor.submit(abs, -1).result() == 1
-
-    on_root(use)
+def test_exceptions_come_with_their_traceback(executor):
+    with pytest.raises(ValueError, match="value") as caught:
+        executor.submit(fail, "value").result()
+    cause = caught.value.__cause__
+    assert isinstance(cause, lb_mpi.TaskError)
+    assert 0 <= cause.rank < SIZE
+    assert 'raise ValueError(how)  # on purpose' in cause.traceback
+    assert cause.__notes__ == [cause.traceback]  # so that it is printed
+    left = executor.submit(fail, "exit").exception()
+    assert isinstance(left, SystemExit)
+    assert left.code == 3
+    unread = executor.submit(fail, "unread").exception()
+    assert isinstance(unread, lb_mpi.TaskError)
+    assert "Unsendable: nine" in str(unread)
+    assert isinstance(executor.submit(fail, "mute").exception(), Mute)
+    assert executor.submit(abs, -1).result() == 1
 
 
-def test_a_pickling_error_is_the_exception_of_its_future() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        for future in (executor.submit(abs, NotForPickling()), executor.submit(NotForPickling)):
-            assert isinstance(future.exception(), Exception)
-        assert isinstance(executor.submit(Interrupting).exception(), KeyboardInterrupt)
-        assert executor.submit(abs, -1).result() == 1
-
-    on_root(use)
+def test_a_pickling_error_is_the_exception_of_its_future(executor):
+    for future in (executor.submit(abs, NotForPickling()), executor.submit(NotForPickling)):
+        assert isinstance(future.exception(), Exception)
+    assert isinstance(executor.submit(Interrupting).exception(), KeyboardInterrupt)
+    assert executor.submit(abs, -1).result() == 1
 
 
-def test_a_future_as_an_argument_is_an_error_that_says_what_to_pass() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        one = executor.submit(abs, -1)
-        for future in (executor.submit(abs, one), executor.submit(max, [2, {"a": one}]), executor.submit(max, 2, key=one)):
-            error = future.exception()
-            assert isinstance(error, TypeError)
-            assert str(error) == "an argument is a Future: expected its result (pass future.result())"
-        assert executor.submit(abs, one.result()).result() == 1
-
-    on_root(use)
+def test_a_future_as_an_argument_is_an_error_that_says_what_to_pass(executor):
+    one = executor.submit(abs, -1)
+    for future in (executor.submit(abs, one), executor.submit(max, [2, {"a": one}]), executor.submit(max, 2, key=one)):
+        error = future.exception()
+        assert isinstance(error, TypeError)
+        assert str(error) == "an argument is a Future: expected its result (pass future.result())"
+    assert executor.submit(abs, one.result()).result() == 1
 
 
 def late(k: int) -> int:
@@ -195,62 +184,53 @@ def late(k: int) -> int:
 
 @pytest.mark.every_size
 @pytest.mark.parametrize("n", [0, 1, 40])
-def test_costs_order_the_tasks_and_not_the_results(n: int) -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        for costs in (range(n), np.zeros(n), [1e300 * (k % 2) for k in range(n)], np.arange(n, dtype="f4")[::-1]):
-            assert [*executor.map(late, range(n), costs=costs)] == [*range(n)]
-            assert sorted(executor.map(late, range(n), costs=costs, unordered=True)) == [*range(n)]
-        assert [*executor.starmap(pow, [(k, 2) for k in range(n)], costs=range(n))] == [k * k for k in range(n)]
-        for wrong, options, text in [
-            ([1.0] * (n + 1), {}, r"costs of shape"), ([-1.0] * n, {}, r"costs\[0\] = -1.0: expected a finite number >= 0"),
-            ([1.0] * n, {"chunksize": 2}, "expected chunksize = 1"), ([1.0] * n, {"buffersize": 2}, "no buffersize"),
-        ]:  # fmt: skip
-            if n or "0" not in text:
-                with pytest.raises(ValueError, match=text):
-                    executor.map(late, range(n), costs=wrong, **options)
-        assert executor.report().n == 9 * n  # nothing was submitted with wrong ones
-
-    on_root(use)
+def test_costs_order_the_tasks_and_not_the_results(executor, n):
+    for costs in (range(n), np.zeros(n), [1e300 * (k % 2) for k in range(n)], np.arange(n, dtype="f4")[::-1]):
+        assert [*executor.map(late, range(n), costs=costs)] == [*range(n)]
+        assert sorted(executor.map(late, range(n), costs=costs, unordered=True)) == [*range(n)]
+    assert [*executor.starmap(pow, [(k, 2) for k in range(n)], costs=range(n))] == [k * k for k in range(n)]
+    for wrong, options, text in [
+        ([1.0] * (n + 1), {}, r"costs of shape"), ([-1.0] * n, {}, r"costs\[0\] = -1.0: expected a finite number >= 0"),
+        ([1.0] * n, {"chunksize": 2}, "expected chunksize = 1"), ([1.0] * n, {"buffersize": 2}, "no buffersize"),
+    ]:  # fmt: skip
+        if n or "0" not in text:
+            with pytest.raises(ValueError, match=text):
+                executor.map(late, range(n), costs=wrong, **options)
+    assert executor.report().n == 9 * n  # nothing was submitted with wrong ones
 
 
-def test_callbacks_run_in_one_thread_and_may_be_slow() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        seen, threads = [], set()
+def test_callbacks_run_in_one_thread_and_may_be_slow(executor):
+    seen, threads = [], set()
 
-        def slow(future: Any) -> None:
-            time.sleep(0.01)
-            seen.append(future.result())
-            threads.add(threading.get_ident())
+    def slow(future):
+        time.sleep(0.01)
+        seen.append(future.result())
+        threads.add(threading.get_ident())
 
-        for k in range(20):
-            executor.submit(late, k).add_done_callback(slow)
-        executor.shutdown()
-        assert sorted(seen) == [*range(20)]
-        assert len(threads - {threading.get_ident()}) == 1
-
-    on_root(use)
+    for k in range(20):
+        executor.submit(late, k).add_done_callback(slow)
+    executor.shutdown()
+    assert sorted(seen) == [*range(20)]
+    assert len(threads - {threading.get_ident()}) == 1
 
 
-def test_callbacks_may_submit() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        later, done = [], threading.Event()
+def test_callbacks_may_submit(executor):
+    later, done = [], threading.Event()
 
-        def more(future: Any) -> None:
-            later.append(executor.submit(abs, -future.result()))
-            done.set()
+    def more(future):
+        later.append(executor.submit(abs, -future.result()))
+        done.set()
 
-        executor.submit(abs, -3).add_done_callback(more)
-        assert done.wait(60)
-        assert later[0].result() == 3
-
-    on_root(use)
+    executor.submit(abs, -3).add_done_callback(more)
+    assert done.wait(60)
+    assert later[0].result() == 3
 
 
-def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_thread_starts_while_the_lock_is_held(monkeypatch):
     """A thread that starts may collect garbage, and finalize another executor, which needs the lock: both hung for ever."""
     held, begin = list[bool](), dispatcher.OwnTasks.begin
 
-    def checked(own: dispatcher.OwnTasks) -> None:
+    def checked(own):
         held.append(arrays.LOCK._is_owned())
         begin(own)
 
@@ -259,7 +239,7 @@ def test_no_thread_starts_while_the_lock_is_held(monkeypatch: pytest.MonkeyPatch
     assert held == ([] if COMM.rank else [False])
 
 
-def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> None:
+def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works():
     task, outcomes = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
     thread = threading.Thread(target=lambda: outcomes.append(running._run_submitted(0, task)))
     thread.start()
@@ -268,30 +248,27 @@ def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works() -> No
 
 
 @pytest.mark.every_size
-def test_cancel_and_shutdown() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
-        last = executor.submit(slow_rank)
-        assert last.cancel()
-        assert last.cancelled()
-        with pytest.raises(CancelledError):
-            last.result()
-        for one in many[3 * SIZE :]:
-            one.cancel()
-        assert not wait([*many, last], timeout=60).not_done
-        many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
-        executor.shutdown(wait=False, cancel_futures=True)
-        done, left = wait(many, timeout=60)
-        assert not left
-        assert {one.cancelled() for one in done} == {True, False}
-        executor.shutdown()
-        executor.shutdown()
-        assert executor.num_workers == 0
-        for call in (lambda: executor.submit(abs, 1), executor.bootup):
-            with pytest.raises(RuntimeError, match="after shutdown"):
-                call()
-
-    on_root(use)
+def test_cancel_and_shutdown(executor):
+    many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
+    last = executor.submit(slow_rank)
+    assert last.cancel()
+    assert last.cancelled()
+    with pytest.raises(CancelledError):
+        last.result()
+    for one in many[3 * SIZE :]:
+        one.cancel()
+    assert not wait([*many, last], timeout=60).not_done
+    many = [executor.submit(slow_rank) for _ in range(20 * SIZE)]
+    executor.shutdown(wait=False, cancel_futures=True)
+    done, left = wait(many, timeout=60)
+    assert not left
+    assert {one.cancelled() for one in done} == {True, False}
+    executor.shutdown()
+    executor.shutdown()
+    assert executor.num_workers == 0
+    for call in (lambda: executor.submit(abs, 1), executor.bootup):
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            call()
 
 
 WORK = np.zeros(2)
@@ -316,11 +293,11 @@ def counted_fork(path: Path, k: int) -> tuple[str, int]:
     return fork(k)
 
 
-def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank(tmp_path: Path) -> None:
+def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank(tmp_path):
     path = COMM.bcast(tmp_path / "calls")
     n, calls = 2 * SIZE, functools.partial(counted_fork, path)
 
-    def use(executor: lb_mpi.Executor) -> None:
+    def use(executor):
         assert [*executor.map(calls, range(n))] == [("parent", 256)] * n
         assert [*executor.map(calls, range(n), chunksize=n)] == [("parent", 256)] * n
 
@@ -335,34 +312,30 @@ def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank(tmp_path: Path)
         assert COMM.rank or path.stat().st_size == 5 * n
 
 
-def test_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maps(executor, monkeypatch):
     for name in ("map", "starmap"):
         monkeypatch.delattr(MPIPoolExecutor, name)  # whose arguments depend on the version of mpi4py
+    taken = []
 
-    def use(executor: lb_mpi.Executor) -> None:
-        taken = []
+    def items():
+        for n in range(100):
+            taken.append(n)
+            yield n
 
-        def items() -> Iterator[int]:
-            for n in range(100):
-                taken.append(n)
-                yield n
-
-        results = executor.map(abs, items(), buffersize=3)
-        assert (len(taken), next(results), len(taken)) == (3, 0, 4)
-        assert list(results) == [*range(1, 100)]
-        assert sorted(executor.map(abs, range(100), chunksize=7, unordered=True)) == [*range(100)]
-        assert list(executor.starmap(pow, [(2, 3), (3, 2)], chunksize=5)) == [8, 9]
-        with pytest.raises(TimeoutError):
-            list(executor.map(time.sleep, [1.0], timeout=0.01))
-        for chunksize in (1, 7):
-            for unordered in (False, True):
-                found = executor.map(fill, range(40), chunksize=chunksize, unordered=unordered)
-                assert sorted(one.tolist() for one in found) == [[k, k] for k in range(40)]
-        assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
-        with pytest.raises(ValueError, match="chunksize must be >= 1"):
-            executor.map(abs, [], chunksize=0)
-
-    on_root(use)
+    results = executor.map(abs, items(), buffersize=3)
+    assert (len(taken), next(results), len(taken)) == (3, 0, 4)
+    assert list(results) == [*range(1, 100)]
+    assert sorted(executor.map(abs, range(100), chunksize=7, unordered=True)) == [*range(100)]
+    assert list(executor.starmap(pow, [(2, 3), (3, 2)], chunksize=5)) == [8, 9]
+    with pytest.raises(TimeoutError):
+        list(executor.map(time.sleep, [1.0], timeout=0.01))
+    for chunksize in (1, 7):
+        for unordered in (False, True):
+            found = executor.map(fill, range(40), chunksize=chunksize, unordered=unordered)
+            assert sorted(one.tolist() for one in found) == [[k, k] for k in range(40)]
+    assert len([*as_completed([executor.submit(abs, 1) for _ in range(5)])]) == 5
+    with pytest.raises(ValueError, match="chunksize must be >= 1"):
+        executor.map(abs, [], chunksize=0)
 
 
 class Heavy:
@@ -382,10 +355,10 @@ class Heavy:
 
 
 @pytest.mark.parametrize("by_host", [False, True])
-def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host: bool) -> None:
+def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host):
     """Each task sees the array as it was at `submit`, and its own changes alone; what is freed leaves nothing behind."""
 
-    def run() -> None:
+    def run():
         kept = dict(arrays._kept)
         with lb_mpi.Executor() as executor:
             model, futures, expected = Heavy(np.asfortranarray(np.ones((300, 500)))), [], []
@@ -415,8 +388,8 @@ def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host: bool)
     assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
 
 
-def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map() -> None:
-    def run() -> None:
+def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map():
+    def run():
         with lb_mpi.Pool() as pool:
             data = np.ones(200_000)
             for _ in range(2):
@@ -431,24 +404,21 @@ def files(_: int) -> int:
     return len(arrays._kept) + len(arrays._places)
 
 
-def test_a_large_function_that_is_sent_with_each_task_is_named_once() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        model = Heavy(np.zeros(0))
-        model.blob = bytes(2_000_000)
-        with warnings.catch_warnings(record=True) as caught:
-            assert [*executor.map(model.counts, range(6))] == [*range(6)]
-            assert executor.submit(len, bytes(2_000_000)).result() == 2_000_000
-        (text,) = (str(one.message) for one in caught)
-        assert re.search("Heavy.counts.*: its 2.0 MB have been sent with three tasks", text)
-
-    on_root(use)
+def test_a_large_function_that_is_sent_with_each_task_is_named_once(executor):
+    model = Heavy(np.zeros(0))
+    model.blob = bytes(2_000_000)
+    with warnings.catch_warnings(record=True) as caught:
+        assert [*executor.map(model.counts, range(6))] == [*range(6)]
+        assert executor.submit(len, bytes(2_000_000)).result() == 2_000_000
+    (text,) = (str(one.message) for one in caught)
+    assert re.search("Heavy.counts.*: its 2.0 MB have been sent with three tasks", text)
 
 
 @pytest.mark.every_size
-def test_initializer_runs_once_on_each_rank() -> None:
+def test_initializer_runs_once_on_each_rank():
     initialized.clear()
 
-    def use(executor: lb_mpi.Executor) -> None:
+    def use(executor):
         assert executor.bootup() is executor
         assert dict(executor.map(recall, range(8 * SIZE))).items() <= {rank: [7] for rank in range(SIZE)}.items()
 
@@ -457,8 +427,8 @@ def test_initializer_runs_once_on_each_rank() -> None:
 
 
 @pytest.mark.every_size
-def test_initializer_that_raises_breaks_its_executor_only() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
+def test_initializer_that_raises_breaks_its_executor_only():
+    def use(executor):
         first = executor.submit(abs, 1)
         with pytest.raises(BrokenExecutor, match=r"the initializer of lb_mpi.Executor has failed on rank \d: ValueError"):
             first.result()
@@ -474,8 +444,8 @@ def test_initializer_that_raises_breaks_its_executor_only() -> None:
     on_root(lambda executor: executor.submit(abs, 1).result())
 
 
-def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> Any:
+def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(monkeypatch):
+    def full(*_):
         raise MemoryError("no room")
 
     monkeypatch.setattr("lb_mpi.mpi.pool.dispatcher.run_submitted", full)
@@ -488,8 +458,8 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
 
 
 @pytest.mark.every_size
-def test_several_executors_of_a_script() -> None:
-    def script() -> None:
+def test_several_executors_of_a_script():
+    def script():
         with lb_mpi.Executor() as one, lb_mpi.Executor(initializer=remember, initargs=(8,)) as two:
             more = [lb_mpi.Executor(max_workers=1) for _ in range(8)]
             futures = [(k, executor.submit(pow, k, 2)) for executor in (one, two, *more) for k in range(30)]
@@ -512,7 +482,7 @@ def test_several_executors_of_a_script() -> None:
             assert pool.map(abs, [-1]) == [1]
         made = []
 
-        def make(k: int) -> None:
+        def make(k):
             with lb_mpi.Executor() as executor:
                 made.append(executor.submit(abs, -k).result())
 
@@ -527,15 +497,15 @@ def test_several_executors_of_a_script() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="one rank has the mean speed")
-def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monkeypatch):
     began = list[list[float]]()
 
     class Noted(Scheduler):
-        def __init__(self, size: int, root: int, knowledge: RankKnowledge) -> None:
+        def __init__(self, size, root, knowledge):
             super().__init__(size, root, knowledge)
             began.append(knowledge.speeds)
 
-    def script() -> None:
+    def script():
         for _ in range(2):
             with lb_mpi.Executor() as executor:
                 assert [*executor.map(slow_rank, range(3 * SIZE))]
@@ -552,8 +522,8 @@ def await_file(path: str) -> bool:
     return True
 
 
-def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path: Path) -> None:
-    def script() -> None:
+def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path):
+    def script():
         with lb_mpi.Pool() as pool, lb_mpi.Executor() as executor:
             future = executor.submit(await_file, str(tmp_path / "go"))
             with pytest.raises(lb_mpi.Error, match=r"work for an lb_mpi\.Executor, which is open"):
@@ -565,10 +535,10 @@ def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path: Path) -
 
 
 @pytest.mark.every_size
-def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:
+def test_a_block_that_raises_ends_when_its_tasks_are_done():
     futures = []
 
-    def use(executor: lb_mpi.Executor) -> None:
+    def use(executor):
         futures.extend(executor.submit(slow_rank) for _ in range(3 * SIZE))
         raise ZeroDivisionError("on purpose")
 
@@ -577,7 +547,7 @@ def test_a_block_that_raises_ends_when_its_tasks_are_done() -> None:
     assert all(future.result() in range(SIZE) for future in futures)
 
 
-def test_a_rank_that_runs_tasks_submits_none() -> None:
+def test_a_rank_that_runs_tasks_submits_none():
     executor = lb_mpi.Executor(COMM)
     if COMM.rank:
         with pytest.raises(lb_mpi.Error, match="this rank runs tasks of the executor"):
@@ -599,10 +569,7 @@ def freeze(k: int) -> None:
     raise Frozen(k)
 
 
-def test_an_exception_that_allows_no_attributes_is_that_of_its_future() -> None:
-    def use(executor: lb_mpi.Executor) -> None:
-        for error in [executor.submit(freeze, k).exception() for k in range(2 * SIZE)]:
-            assert isinstance(error, Frozen)
-            assert isinstance(error.__cause__, lb_mpi.TaskError)
-
-    on_root(use)
+def test_an_exception_that_allows_no_attributes_is_that_of_its_future(executor):
+    for error in [executor.submit(freeze, k).exception() for k in range(2 * SIZE)]:
+        assert isinstance(error, Frozen)
+        assert isinstance(error.__cause__, lb_mpi.TaskError)

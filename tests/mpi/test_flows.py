@@ -49,7 +49,7 @@ def columns(of: Plan) -> list[list[float]]:
 
 
 @pytest.mark.every_size
-def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own: MPI.Intracomm) -> None:
+def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own):
     graph = parse(f"complete:{SIZE}")
     made = planner(own, graph)
     for speeds in (np.ones(SIZE), np.linspace(1, 2, SIZE), np.linspace(1, 2.001, SIZE)):
@@ -61,7 +61,7 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own: MPI.Intracomm) -> N
 
 
 @pytest.mark.every_size
-def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own, monkeypatch):
     numbers = np.random.default_rng(3).integers(-(2**60), 2**60, (SIZE, 8)) // SIZE
     mine = Reduction(numbers[RANK], np.array([0.1, -0.1]) * (RANK + 1))
     for few in (0, SIZE):
@@ -73,7 +73,7 @@ def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own: MPI.Intraco
             assert reducing.answer.maxima.tolist() == [0.1 * SIZE, -0.1]
 
 
-def test_a_long_plan(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_plan(own, monkeypatch):
     """Of more transfers than ranks."""
     many = np.arange(3.0 * SIZE)
     monkeypatch.setattr(transfers, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4, many + 5))
@@ -82,7 +82,7 @@ def test_a_long_plan(own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_an_exception_in_the_plan_reaches_all_ranks(name: str, own: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_in_the_plan_reaches_all_ranks(name, own, monkeypatch):
     """And the next call works."""
     graph = parse(f"mesh:1x{SIZE}")
     kinds = {"Unspeakable": Exception, "SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}

@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("extra", [["block"], ["random"], ["random", "--seed", "3"], ["static", "--effort", "fast"]])
-def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch, extra):
     expected = alone(heat, *SMALL)
     given = answer(heat, monkeypatch, *SMALL, "--balance", *extra)
     assert given["checksum"] == expected["checksum"]
@@ -54,7 +54,7 @@ def test_the_last_bit_does_not_depend_on_the_distribution(monkeypatch: pytest.Mo
     assert alone(heat, *SMALL, "--steps", "7")["checksum"] != expected["checksum"]
 
 
-def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+def test_saved_steps_go_on_with_another_distribution(monkeypatch, files):
     folder = files / f"saves-{COMM.size}"
     save = ["--save", str(folder), "--save-every", "0", "--work", "5"]
     for graph, steps, balance, first in (("mesh:17x23", "4", "static", 0), ("mesh:17x23", "6", "random", 4)):
@@ -71,7 +71,7 @@ def test_saved_steps_go_on_with_another_distribution(monkeypatch: pytest.MonkeyP
         assert says in err
 
 
-def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch, files):
     """Saved after some rebalancings, and continued with others; they do not depend on how busy the machine is."""
     monkeypatch.setattr(lb_mpi.HaloPlan, "rebalance", partialmethod(lb_mpi.HaloPlan.rebalance, when="always"))
     folder = files / f"rebalanced-{COMM.size}"
@@ -88,7 +88,7 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch: pytest.MonkeyP
     assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 
 
-def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path) -> None:
+def test_speeds_of_a_machine(monkeypatch, files):
     given = answer(heat, monkeypatch, *SMALL, "--machine", str(files / "machine.json"))
     assert given["checksum"] == alone(heat, *SMALL)["checksum"]
     if COMM.size > 1:  # speeds 1, 2, ...
@@ -96,7 +96,7 @@ def test_speeds_of_a_machine(monkeypatch: pytest.MonkeyPatch, files: pathlib.Pat
 
 
 @pytest.mark.parametrize("name", ["small.graph", "small.mtx", "ring:3", "mesh:1x1", "complete:8"])
-def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str) -> None:
+def test_graphs(monkeypatch, files, name):
     graph = str(files / name) if "." in name else name
     expected = alone(heat, graph, "--steps", "20", "--work", "3")
     for balance in ("static", "block", "random"):
@@ -104,7 +104,7 @@ def test_graphs(monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, name: str)
         assert given["checksum"] == expected["checksum"]
 
 
-def test_the_step_against_numpy() -> None:
+def test_the_step_against_numpy():
     """A step of a whole random graph, against the matrix form of the same law."""
     rng = np.random.default_rng(1)
     pairs = rng.integers(0, 40, (90, 2))
@@ -126,7 +126,7 @@ def test_the_step_against_numpy() -> None:
     np.testing.assert_array_equal(parts, after)
 
 
-def test_heat_flows_and_is_lost() -> None:
+def test_heat_flows_and_is_lost():
     with lb_mpi.distribute(COMM, parse("ring:60") if COMM.rank == 0 else None, method="block") as plan:
         dt = heat.time_step(COMM, plan)
         assert dt == 0.25
@@ -139,7 +139,7 @@ def test_heat_flows_and_is_lost() -> None:
     assert COMM.allreduce(float(ended.max()), MPI.MAX) < heat.HOTTEST
 
 
-def test_checksums_depend_on_values_and_places() -> None:
+def test_checksums_depend_on_values_and_places():
     """Of a field in two pieces, swapped values, one bit, and what is on which vertex."""
     vertices, field = np.arange(10), np.linspace(0, 1, 10)
     mine = slice(COMM.rank * 10 // COMM.size, (COMM.rank + 1) * 10 // COMM.size)
@@ -159,9 +159,7 @@ def test_checksums_depend_on_values_and_places() -> None:
     (["--machine", "{files}/broken.json"], "broken.json:3:"),
     (["--machine", "{files}/bigger.json"], f"machine of {COMM.size + 1} ranks: expected {COMM.size}"),
 ])  # fmt: skip
-def test_files_that_are_wrong_are_named(
-    monkeypatch: pytest.MonkeyPatch, files: pathlib.Path, arguments: list[str], says: str
-) -> None:
+def test_files_that_are_wrong_are_named(monkeypatch, files, arguments, says):
     named = [text.replace("{files}", str(files)) for text in arguments]
     code, out, err = run(heat, monkeypatch, *named)
     assert (code, out) == (2, "")

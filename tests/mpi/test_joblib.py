@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.pool import arrays, script
 from tests.mpi import pools
+from tests.process.lab import until
 
 joblib = pytest.importorskip("joblib")
 import lb_mpi.joblib  # noqa: E402
@@ -49,10 +49,10 @@ def nested(k: int) -> list[int]:
 
 @pytest.mark.parametrize("by_host", [True, False])
 @pytest.mark.every_size
-def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
+def test_large_arrays_are_sent_once_to_each_host(by_host):
     x = np.arange(400_000.0)
 
-    def run() -> None:
+    def run():
         parcels = script._shared[-1].parcels
         before = parcels.sent_bytes
         with joblib.parallel_config("lb_mpi"):
@@ -66,14 +66,14 @@ def test_large_arrays_are_sent_once_to_each_host(by_host: bool) -> None:
     in_script(run, hosts=MPI.COMM_SELF if by_host else None)
 
 
-def test_arrays_of_all_kinds() -> None:
+def test_arrays_of_all_kinds():
     rng = np.random.default_rng(1)
-    given: list[np.ndarray] = [
+    given = [
         rng.random((300, 500)), np.asfortranarray(rng.random((300, 500))), rng.random((600, 500))[::2],
         np.arange(150_000).astype("M8[s]"), np.zeros(200_000, [("a", "f4"), ("b", "i8")]), np.ones(3),
     ]  # fmt: skip
 
-    def run() -> None:
+    def run():
         with joblib.parallel_config("lb_mpi"):
             found = joblib.Parallel()(joblib.delayed(shape)(x) for x in given)
             private = joblib.Parallel(max_nbytes=None)(joblib.delayed(shape)(x) for x in given)
@@ -93,11 +93,11 @@ def kept(_: object) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("by_host", [True, False])
-def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
-    def run() -> None:
+def test_arrays_are_kept_until_their_call_ends(by_host):
+    def run():
         x = np.zeros(200_000)
 
-        def call(parallel: Any) -> None:
+        def call(parallel):
             x[:] += 1.0
             found = parallel(joblib.delayed(total)(x, 0) for _ in range(4 * SIZE))
             assert {one for *_, one in found} == {x.sum()}
@@ -109,9 +109,7 @@ def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
                 for _ in range(3):
                     call(parallel)
             if SIZE > 1:
-                until = time.monotonic() + 60.0
-                while {*executor.map(kept, range(8 * SIZE))} != {(0, 0)}:
-                    assert time.monotonic() < until
+                until(lambda: {*executor.map(kept, range(8 * SIZE))} == {(0, 0)})
         with joblib.parallel_config("lb_mpi"), joblib.Parallel(batch_size=1) as parallel:
             for _ in range(2):
                 call(parallel)
@@ -120,8 +118,8 @@ def test_arrays_are_kept_until_their_call_ends(by_host: bool) -> None:
 
 
 @pytest.mark.every_size
-def test_calls_of_all_kinds() -> None:
-    def run() -> None:
+def test_calls_of_all_kinds():
+    def run():
         with joblib.parallel_config("lb_mpi"):
             assert joblib.effective_n_jobs() == SIZE
             assert joblib.Parallel()(joblib.delayed(nested)(k) for k in range(5)) == [[*range(k)] for k in range(5)]
@@ -147,8 +145,8 @@ def test_calls_of_all_kinds() -> None:
     in_script(run)
 
 
-def test_an_executor_of_a_program_that_runs_on_all_ranks() -> None:
-    def run() -> None:
+def test_an_executor_of_a_program_that_runs_on_all_ranks():
+    def run():
         with lb_mpi.Executor(COMM) as executor:
             if executor is not None:
                 x = np.ones(200_000)
@@ -161,11 +159,11 @@ def test_an_executor_of_a_program_that_runs_on_all_ranks() -> None:
     assert arrays._kept == {}
 
 
-def test_in_place_of_the_processes_of_joblib(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_place_of_the_processes_of_joblib(monkeypatch):
     monkeypatch.setattr("joblib.parallel.BACKENDS", dict(joblib.parallel.BACKENDS))
     lb_mpi.joblib.replace_processes()
 
-    def run() -> None:
+    def run():
         found = joblib.Parallel(n_jobs=SIZE)(joblib.delayed(total)(np.ones(3), k) for k in range(9))
         assert [value for *_, value in found] == [3.0 + k for k in range(9)]
         with joblib.parallel_config("multiprocessing", n_jobs=2):

@@ -140,7 +140,7 @@ def wrong_in(number: int, folder: Path, ways: Iterable[str] = WAYS) -> str:
     return "; ".join(f"{way}: {text}" for way, texts in found.items() for text in texts if text)
 
 
-def test_rows_have_one_order_on_all_ranks_and_ways(tmp_path: Path) -> None:
+def test_rows_have_one_order_on_all_ranks_and_ways(tmp_path):
     folder = COMM.bcast(tmp_path)
     for number in range(CASES):
         assert not wrong_in(number, folder), f"case {number}"
@@ -166,7 +166,7 @@ MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
 @pytest.mark.skipif(SIZE == 1, reason="nothing moves")
-def test_mutants_of_the_order_are_found(number: int, tmp_path: Path) -> None:
+def test_mutants_of_the_order_are_found(number, tmp_path):
     way, module, change = MUTANTS[number]
     folder = COMM.bcast(tmp_path)
     with mutated(module, *change):

@@ -107,7 +107,7 @@ def migrated(seed: int) -> str:
 
 
 @pytest.mark.every_size
-def test_the_sequence_of_rows_stays() -> None:
+def test_the_sequence_of_rows_stays():
     first = int(os.environ.get("LB_MPI_SEED", "0"))
     for seed in range(first, first + 2 * N):
         wrong = migrated(seed)
@@ -139,7 +139,7 @@ test_mutants_are_found = few(pytest.mark.one_mpi(rejects(find_fault, [(migrating
 
 @pytest.mark.one_mpi
 @pytest.mark.every_size
-def test_only_ends_that_must_move_do() -> None:
+def test_only_ends_that_must_move_do():
     """The last rank has much more to do; the ranks far in front of it give nothing away and get nothing."""
     if SIZE < 3:
         return
@@ -154,10 +154,10 @@ def test_only_ends_that_must_move_do() -> None:
 
 @pytest.mark.every_size
 @pytest.mark.parametrize(("order", "speed", "slope"), [("kept", 0.3 if RANK == 0 else 1.0, 0), ("appended", 1.0, 1)])
-def test_rows_move_by_the_speeds_and_costs_that_map_has_measured(order: str, speed: float, slope: int) -> None:
+def test_rows_move_by_the_speeds_and_costs_that_map_has_measured(order, speed, slope):
     """Rank 0 is slow, or a row of rank k costs k + 1 times one of rank 0."""
 
-    def slow(rows: np.ndarray) -> np.ndarray:
+    def slow(rows):
         until = MPI.Wtime() + 20e-6 * float((1 + slope * (rows // 200)).sum())
         while MPI.Wtime() < until:
             pass
@@ -177,7 +177,7 @@ def test_rows_move_by_the_speeds_and_costs_that_map_has_measured(order: str, spe
     assert SIZE == 1 or (last.rows_moved > 0 and last.imbalance_after < last.imbalance_before)
 
 
-def test_history_and_report_have_migrations_apart() -> None:
+def test_history_and_report_have_migrations_apart():
     rows = np.arange(60 if RANK == LAST else 3)
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         balancer.map_rows(np.copy, rows)

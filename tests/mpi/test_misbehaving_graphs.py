@@ -50,8 +50,8 @@ def deal() -> HaloPlan:
 
 
 @pytest.mark.parametrize("name", RAISES)
-def test_a_kernel_that_raises(name: str) -> None:
-    quick: dict[str, Any] = {"messages": False, "rounds": 1, "round_s": 0.001}
+def test_a_kernel_that_raises(name):
+    quick = {"messages": False, "rounds": 1, "round_s": 0.001}
     for guilty in ({LAST}, set(range(SIZE))):
         kernel = RAISES[name] if RANK in guilty else multiply_add
         words = raised_by_all(lambda kernel=kernel: lb_mpi.measure(COMM, kernel, **quick))
@@ -60,17 +60,17 @@ def test_a_kernel_that_raises(name: str) -> None:
         assert all(cause_of(name) in text for text in words)
 
 
-def test_a_kernel_that_returns_anything() -> None:
+def test_a_kernel_that_returns_anything():
     returns = [*RETURNS.values()]
 
-    def kernel(n: int) -> object:
+    def kernel(n):
         multiply_add(n)
         return returns[n % len(returns)]()
 
     assert lb_mpi.measure(COMM, kernel, messages=False, rounds=1, round_s=0.001).size == SIZE
 
 
-def test_a_fit_that_fails_on_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fit_that_fails_on_one_rank(monkeypatch):
     """Only the first rank of a pair fits: rank 0, of two."""
     if SIZE > 1:
         monkeypatch.setattr(speed, "MESSAGE_BYTES", (1, 64))
@@ -92,7 +92,7 @@ class NoPath(os.PathLike[str]):
         return str(self.misbehave())
 
 
-def test_graphs_that_are_none() -> None:
+def test_graphs_that_are_none():
     kinds = {None: "TypeError", 5: "TypeError", "nosuch.graph": "FileNotFoundError", "/": "IsADirectoryError"}
     for bad, kind in kinds.items():
         words = raised_by_all(lambda bad=bad: lb_mpi.distribute(COMM, on_root(bad)))
@@ -104,13 +104,13 @@ def test_graphs_that_are_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["MemoryError", "KeyboardInterrupt"])
-def test_pieces_that_cannot_be_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_that_cannot_be_made(name, monkeypatch):
     """Those of the ranks before have been sent by then."""
     from lb_mpi.distributing.halo import Pieces
 
     made = Pieces.__getitem__
 
-    def some(self: Pieces, rank: int) -> Any:
+    def some(self, rank):
         return RAISES[name]() if rank == LAST else made(self, rank)
 
     monkeypatch.setattr(Pieces, "__getitem__", some)
@@ -151,7 +151,7 @@ BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
 }
 
 
-def test_values_that_are_none() -> None:
+def test_values_that_are_none():
     for make, cause in BAD_VALUES.values():
         for guilty in ({LAST}, set(range(SIZE))):
             plan = deal()
@@ -171,7 +171,7 @@ def test_values_that_are_none() -> None:
 # --- kinds of values ---
 
 
-def test_few_kinds_are_kept() -> None:
+def test_few_kinds_are_kept():
     with deal() as plan:
         n = len(plan.vertices)
         for turn in range(2):
@@ -184,12 +184,12 @@ def test_few_kinds_are_kept() -> None:
             assert (np.dtype(np.int64), ()) in plan._channels
 
 
-def test_messages_are_counted_in_values() -> None:
+def test_messages_are_counted_in_values():
     """An MPI 3 can't count to 2^31: a message of bytes would end at 2 GiB."""
-    counts: list[tuple[int, int]] = []
+    counts = []
 
     class Counting(MPI.Intracomm):
-        def Send_init(self, buf: Any, dest: int, tag: int = 0) -> MPI.Prequest:
+        def Send_init(self, buf, dest, tag=0):
             counts.append((buf[1], buf[2].size))
             return super().Send_init(buf, dest, tag)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -47,13 +46,13 @@ def check(misbehave: Callable[[], object], call: str, guilty: list[int]) -> None
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere: bool) -> None:
+def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere):
     """Wherever they are computed: the rows of the last rank, or all rows, misbehave."""
     rows, guilty = numbers(40, 2) + 1000.0 * (everywhere or RANK == LAST), list[int]()
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for name, wrong in WRONG.items():
 
-            def function(block: Any, wrong: Callable[..., object] = wrong) -> Any:
+            def function(block, wrong=wrong):
                 if block.max() < 500.0:
                     return block
                 guilty.append(RANK)
@@ -64,36 +63,36 @@ def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere: bool) -> 
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nothing is packed on one rank")
-def test_whatever_pack_and_unpack_do_is_an_error_on_all() -> None:
+def test_whatever_pack_and_unpack_do_is_an_error_on_all():
     objects, guilty = [{"n": k} for k in range(20)], list[int]()
     with lb_mpi.Balancer(COMM, when="always") as balancer:  # which has measured no speeds: all are equal
         for name, wrong in WRONG.items():
 
-            def broken(item: dict[str, int], wrong: Callable[..., object] = wrong) -> Any:
+            def broken(item, wrong=wrong):
                 guilty.append(RANK)
                 return wrong()
 
-            def migrate(pack: Callable[..., Any] = broken) -> None:
+            def migrate(pack=broken):
                 balancer.migrate(objects, costs=np.full(20, 100.0 * (RANK == LAST)), pack=pack, unpack=json.loads)
 
             check(migrate, f"pack {name}", guilty)
             if name in RAISES:  # what unpack returns is the user's
 
-                def torn(text: bytes, wrong: Callable[..., object] = wrong) -> Any:
+                def torn(text, wrong=wrong):
                     guilty.append(RANK)
                     return wrong()
 
-                def unpacking(unpack: Callable[..., Any] = torn) -> None:
+                def unpacking(unpack=torn):
                     balancer.migrate(objects, costs=np.full(20, 100.0 * (RANK == 0)), pack=pack, unpack=unpack)
 
                 check(unpacking, f"unpack {name}", guilty)
         assert len(COMM.allgather(balancer.migrate(objects, pack=pack, unpack=json.loads))) == SIZE
 
 
-def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
+def test_a_call_of_the_same_balancer_in_its_function_is_refused():
     rows = numbers(12, 2)
     with lb_mpi.Balancer(COMM) as balancer:
-        calls: list[Callable[[Any], Any]] = [
+        calls = [
             lambda block: balancer.map_rows(np.copy, block), balancer.migrate, lambda _: balancer.report(),
             lambda _: balancer.close(),
         ]  # fmt: skip
@@ -112,9 +111,7 @@ def test_a_call_of_the_same_balancer_in_its_function_is_refused() -> None:
     ("Balancer.map_rows", "Balancer.close"), ("Balancer.report", "Balancer.close"), ("plan.exchange", "plan.close"),
     ("Balancer.map_rows", "Balancer.migrate"), ("plan.rebalance", "plan.exchange"),
 ])  # fmt: skip
-def test_a_rank_in_another_call_is_an_error_on_all_ranks(
-    one: str, other: str, n_before: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_in_another_call_is_an_error_on_all_ranks(one, other, n_before, monkeypatch):
     monkeypatch.setattr(communicator, "OTHER_AFTER_S", 0.02)
     made, call = USES[one]
     opened = made(COMM)
@@ -131,9 +128,9 @@ def spin_rows(n: int) -> None:
     spin(2e-5 * n * (1 + RANK % 4))
 
 
-def test_wrong_results_are_refused_with_what_was_expected() -> None:
+def test_wrong_results_are_refused_with_what_was_expected():
     rows = numbers(10, 2)
-    wrong: list[tuple[Callable[[Any], Any], str]] = [
+    wrong = [
         (lambda block: np.ma.masked_array(block, block > 0), "a MaskedArray of float64"),
         (lambda block: block.view(np.matrix), "a matrix of float64"),
         (lambda block: block[1:], r"an array of float64 \(\d+, 2\): expected \d+ rows?, as many .* given \(.*py:\d+\)$"),
@@ -146,11 +143,11 @@ def test_wrong_results_are_refused_with_what_was_expected() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 7, 64, 100])
-def test_blocks_of_one_shape_give_the_bits_of_these_calls(n: int) -> None:
+def test_blocks_of_one_shape_give_the_bits_of_these_calls(n):
     weights = np.random.default_rng(7).standard_normal((33, 33))
     rows, size = numbers(n, 33), 8
 
-    def function(block: np.ndarray) -> np.ndarray:
+    def function(block):
         assert len(block) in (size, n % size)
         spin_rows(len(block))
         return np.asarray(block @ weights)

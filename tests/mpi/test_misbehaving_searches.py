@@ -94,7 +94,7 @@ def well() -> None:
 
 @pytest.mark.parametrize("where", ["one", "all"])
 @pytest.mark.parametrize("method", [*filter(called, METHODS)])
-def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> None:
+def test_exceptions_of_a_problem_reach_all_ranks(method, where):
     one = 0 if method in ON_RANK_0 else LAST
     for name, misbehave in RAISES.items():
         here = where == "all" or one == RANK
@@ -110,7 +110,7 @@ def test_exceptions_of_a_problem_reach_all_ranks(method: str, where: str) -> Non
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("method", [*filter(called, REFUSED)])
-def test_invalid_results_of_a_problem_reach_all_ranks(method: str) -> None:
+def test_invalid_results_of_a_problem_reach_all_ranks(method):
     one = 0 if method in ON_RANK_0 else LAST
     for name in sorted(REFUSED[method]):
         answers = COMM.allgather(raised(ZeroDivisionError, method, lambda *_: RETURNS[name](), here=one == RANK))  # noqa: B023
@@ -119,13 +119,13 @@ def test_invalid_results_of_a_problem_reach_all_ranks(method: str) -> None:
             assert answer.startswith(f"rank {one}: "), (name, answer)
 
 
-def test_results_are_merged_on_rank_0_and_sent_to_all() -> None:
+def test_results_are_merged_on_rank_0_and_sent_to_all():
     """A result that rank 0 can't read, or one that can't be sent, is a failure on all."""
     result = cell("merge", lambda: "words", here=RANK == 0)
     assert SIZE == 1 or result.value == "words"
 
     class Unreadable:
-        def __reduce__(self) -> tuple[Any, ...]:
+        def __reduce__(self):
             return fail_to_load, ()
 
     with pytest.raises(lb_mpi.SearchError, match=r"rank 0: ArithmeticError: can't be read"):
@@ -140,10 +140,10 @@ def fail_to_load() -> None:
 
 
 @pytest.mark.parametrize("when", [1, 2, 10])
-def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.MonkeyPatch, when: int) -> None:
+def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch, when):
     take, calls = parcels.Parcels.take, itertools.count(1)
 
-    def interrupted(self: parcels.Parcels) -> list[tuple[int, int, parcels.Buffer]]:
+    def interrupted(self):
         if RANK == LAST and next(calls) == when:
             os.kill(os.getpid(), signal.SIGINT)
         return take(self)
@@ -156,7 +156,7 @@ def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch: pytest.Monkey
     well()
 
 
-def test_large_payloads_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_payloads_are_announced(monkeypatch):
     monkeypatch.setattr(parcels, "LOOK_BYTES", 64)
     for _ in range(5):
         well()

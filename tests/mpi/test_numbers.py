@@ -141,7 +141,7 @@ LOCAL = ("throttle", "balance", "partition", "partition_metrics", "arrange", "al
 
 @pytest.mark.parametrize("door", [door for door in DOORS if SIZE == 1 or door.split()[0] not in LOCAL])
 @pytest.mark.filterwarnings("ignore")
-def test_a_number_works_or_is_refused_in_words(door: str, pool: lb_mpi.Pool, tmp_path: Path) -> None:
+def test_a_number_works_or_is_refused_in_words(door, pool, tmp_path):
     name = door.split()[1].partition("[")[0]
     path = Path(COMM.bcast(str(tmp_path)))
     wrong, outcomes = [], []

@@ -21,7 +21,7 @@ def contents(source: int, target: int, number: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("tag", parameters([7, MPI.ANY_TAG], every_size=[7]))
-def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag: int) -> None:
+def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag):
     own = COMM.Dup()
     parcels, came, nap = Parcels(own, tag), [0] * SIZE, Nap(1e-3)
     for number in range(len(SIZES)):
@@ -40,7 +40,7 @@ def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag: int) -> None:
     own.Free()
 
 
-def test_messages_that_no_rank_receives_are_drained() -> None:
+def test_messages_that_no_rank_receives_are_drained():
     own = COMM.Dup()
     parcels = Parcels(own, 7)
     for number in range(len(SIZES)):
@@ -50,7 +50,7 @@ def test_messages_that_no_rank_receives_are_drained() -> None:
     own.Free()
 
 
-def test_a_push_completes_the_sends() -> None:
+def test_a_push_completes_the_sends():
     """MPICH holds back more than 64 messages until the next call."""
     own = COMM.Dup()
     parcels, n = Parcels(own, 7), 200
@@ -69,7 +69,7 @@ def test_a_push_completes_the_sends() -> None:
 
 
 @pytest.mark.parametrize("fewer", [False, True])
-def test_objects_of_all_lengths_are_collected_in_the_order_of_the_ranks(fewer: bool) -> None:
+def test_objects_of_all_lengths_are_collected_in_the_order_of_the_ranks(fewer):
     own = COMM.Dup()
     for length in (0, 1, UNIT_BYTES - 1, *range(SLOT_BYTES - 40, SLOT_BYTES), 1_000_003):
         expected = [(rank, bytes([rank]) * (0 if fewer and rank % 2 else length + rank)) for rank in range(SIZE)]

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.mark.parametrize("extra", [[], ["--rebalance"], ["--rebalance", "--speeds", "slow"]])
-def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPatch, extra: list[str]) -> None:
+def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch, extra):
     expected = alone(particles, *SMALL)
     speeds = ",".join(map(str, [0.8 / (1 + rank % 4) for rank in range(COMM.size)]))
     arguments = [*SMALL, *[speeds if one == "slow" else one for one in extra]]
@@ -29,7 +29,7 @@ def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch: pytest.MonkeyPat
     assert COMM.rank > 0 or bool(extra) == bool(re.search("rebalancings? moved", out)), out
 
 
-def test_particles_stay_within_their_neighbourhood() -> None:
+def test_particles_stay_within_their_neighbourhood():
     """In a step, a particle reaches one of the cells around its own at most."""
     positions = particles.initial(5000, (9, 12))
     before = positions.copy()

@@ -79,7 +79,7 @@ ITEMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator", "150 fields"]))
-def test_each_task_once_in_order(pool: lb_mpi.Pool, name: str) -> None:
+def test_each_task_once_in_order(pool, name):
     items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
     if name == "generator":
         ITEMS[name] = items
@@ -105,7 +105,7 @@ def wait(seconds: float) -> float:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("pool", [None, LAST], indirect=True)
-def test_costs_are_learned_from_a_map_of_the_same_items(pool: lb_mpi.Pool) -> None:
+def test_costs_are_learned_from_a_map_of_the_same_items(pool):
     items = [1e-3 * (2 + 7 * k % 11) for k in range(12)]
     for given in (items, items, items[:5], items):
         assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
@@ -118,9 +118,9 @@ def test_costs_are_learned_from_a_map_of_the_same_items(pool: lb_mpi.Pool) -> No
 
 
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
-def test_several_iterables_as_the_builtin_map(pool: lb_mpi.Pool) -> None:
+def test_several_iterables_as_the_builtin_map(pool):
     rows = np.arange(60.0).reshape(30, 2)
-    given: list[tuple[Any, ...]] = [
+    given = [
         (range(40), [3] * 35), (50, itertools.repeat(2)), (rows, rows[:20], 10**6), ([], [1]), ([1], [])
     ]  # fmt: skip
     for items in given:
@@ -193,10 +193,10 @@ def is_compound(value: Any) -> bool:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("form", parameters(FORMS, every_size=["itself", "numbers"]))
-def test_a_function_may_return_the_same_array_each_time(pool: lb_mpi.Pool, form: str) -> None:
+def test_a_function_may_return_the_same_array_each_time(pool, form):
     expected = [described(pickle.loads(pickle.dumps(fill(form, k)))) for k in range(30)]
     for options in ({"chunksize": 5}, {}):
-        seen: list[Any] = []
+        seen = []
         found = pool.map(functools.partial(fill, form), 30, callback=seen.append, **options)
         each = dict(pool.imap_indexed(functools.partial(fill, form), 30, **options))
         if RANK == 0:
@@ -205,7 +205,7 @@ def test_a_function_may_return_the_same_array_each_time(pool: lb_mpi.Pool, form:
 
 
 @pytest.mark.one_mpi
-def test_functions_of_each_rank_get_copies_of_records(pool: lb_mpi.Pool) -> None:
+def test_functions_of_each_rank_get_copies_of_records(pool):
     fields = np.zeros(40, [("x", "f8")])
     for results in (
         pool.starmap(lambda a, b: a - b, [(3 * k, k) for k in range(99)]),
@@ -214,7 +214,7 @@ def test_functions_of_each_rank_get_copies_of_records(pool: lb_mpi.Pool) -> None
     ):
         assert results == ([2 * k for k in range(99)] if RANK == 0 else None)
 
-    def change_field(row: Any) -> float:
+    def change_field(row):
         row["x"] += 1.0
         return float(row["x"])
 
@@ -222,8 +222,8 @@ def test_functions_of_each_rank_get_copies_of_records(pool: lb_mpi.Pool) -> None
     assert not fields["x"].any()
 
 
-def test_items_of_a_map_are_not_kept_twice_while_they_are_sent() -> None:
-    def peak_bytes() -> int:
+def test_items_of_a_map_are_not_kept_twice_while_they_are_sent():
+    def peak_bytes():
         status = Path("/proc/self/status").read_text()
         return 1024 * int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
@@ -261,7 +261,7 @@ class Keeping:
 
 
 @pytest.mark.parametrize("kind", [lambda: lb_mpi.Pool(COMM, root=0), lambda: lb_mpi.Executor(COMM)])
-def test_an_object_that_keeps_its_pool(kind: Callable[[], Any]) -> None:
+def test_an_object_that_keeps_its_pool(kind):
     with kind() as pool:
         if pool is not None:
             assert Keeping(pool).costs([*range(9)]) == [k * k for k in range(9)]
@@ -272,7 +272,7 @@ def test_an_object_that_keeps_its_pool(kind: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("pool", [LAST], indirect=True)
-def test_the_function_travels_once(pool: lb_mpi.Pool) -> None:
+def test_the_function_travels_once(pool):
     assert pool.is_root
     assert pool.is_master()
     weights = np.ones(300_000)
@@ -301,10 +301,10 @@ def test_the_function_travels_once(pool: lb_mpi.Pool) -> None:
 
 @pytest.mark.parametrize("name", RAISES)
 @pytest.mark.parametrize("at", parameters(["first", "last", "all"], every_size=["all"]))
-def test_a_task_that_raises_is_an_error_on_all_and_then_it_is_as_new(pool: lb_mpi.Pool, name: str, at: str) -> None:
-    guilty: list[int] = []
+def test_a_task_that_raises_is_an_error_on_all_and_then_it_is_as_new(pool, name, at):
+    guilty = []
 
-    def function(k: int) -> int:
+    def function(k):
         if at == "all" or k == {"first": 0, "last": 199}[at]:
             guilty.append(k)
             RAISES[name]()
@@ -321,7 +321,7 @@ def test_a_task_that_raises_is_an_error_on_all_and_then_it_is_as_new(pool: lb_mp
     assert pool.map(square, 50) == ([k * k for k in range(50)] if RANK == 0 else None)
 
 
-def test_results_that_can_not_be_sent_to_all_are_an_error_on_all(pool: lb_mpi.Pool) -> None:
+def test_results_that_can_not_be_sent_to_all_are_an_error_on_all(pool):
     if SIZE > 1:
         with pytest.raises((lb_mpi.TaskError, ZeroDivisionError), match="no pickle"):
             pool.map(lambda k: NotForPickling(), 1, to="all")
@@ -330,7 +330,7 @@ def test_results_that_can_not_be_sent_to_all_are_an_error_on_all(pool: lb_mpi.Po
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
 
 
-def test_ranks_that_do_not_make_the_same_call_are_named(pool: lb_mpi.Pool) -> None:
+def test_ranks_that_do_not_make_the_same_call_are_named(pool):
     if SIZE > 1:
         with pytest.raises(TypeError, match=f"rank {LAST}: function = 3: expected" if RANK != LAST else "function = 3"):
             pool.map(3 if RANK == LAST else square, 5)
@@ -342,13 +342,13 @@ def test_ranks_that_do_not_make_the_same_call_are_named(pool: lb_mpi.Pool) -> No
 
 
 @pytest.mark.one_mpi
-def test_more_maps_than_a_word_has_numbers_for(pool: lb_mpi.Pool) -> None:
+def test_more_maps_than_a_word_has_numbers_for(pool):
     for k in range(600):
         assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)
 
 
 @pytest.mark.every_size
-def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
+def test_leaving_a_loop_early_drops_the_other_tasks(pool):
     for _ in pool.imap_indexed(square, 100_000):
         break
     assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
@@ -365,7 +365,7 @@ def test_leaving_a_loop_early_drops_the_other_tasks(pool: lb_mpi.Pool) -> None:
 
 
 @pytest.mark.every_size
-def test_ranks_that_wait_run_tasks() -> None:
+def test_ranks_that_wait_run_tasks():
     pool = lb_mpi.Pool(COMM, root=0)
     if not pool.is_root:
         pool.wait()
@@ -384,7 +384,7 @@ def test_ranks_that_wait_run_tasks() -> None:
         pool.map(square, 3)
 
 
-def test_a_pool_can_be_closed_before_its_results_are_taken() -> None:
+def test_a_pool_can_be_closed_before_its_results_are_taken():
     for root in (None, 0):
         with lb_mpi.Pool(COMM, root=root) as pool:
             results = pool.imap(square, 1000) if pool is not None else iter(())
@@ -410,7 +410,7 @@ class SentWhenReady:
         return 1
 
 
-def test_a_function_that_could_not_be_unpickled_is_tried_again() -> None:
+def test_a_function_that_could_not_be_unpickled_is_tried_again():
     SentWhenReady.attempts = 0
     with lb_mpi.Pool(COMM, root=0) as pool:
         if pool is not None:
@@ -423,9 +423,7 @@ def test_a_function_that_could_not_be_unpickled_is_tried_again() -> None:
 
 
 @pytest.mark.parametrize("root", [None, 0])
-def test_too_little_shared_memory_for_a_map_is_an_error_of_this_map(
-    monkeypatch: pytest.MonkeyPatch, root: int | None
-) -> None:
+def test_too_little_shared_memory_for_a_map_is_an_error_of_this_map(monkeypatch, root):
     monkeypatch.setattr(os, "statvfs", lambda _: types.SimpleNamespace(f_bavail=16, f_frsize=1 << 10))
     with lb_mpi.Pool(COMM, root=root) as pool:
         if pool is not None:
@@ -443,11 +441,11 @@ def ignore_ctrl_c(_: object = None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def test_a_handler_of_ctrl_c_stays() -> None:
-    def with_initializer() -> None:
+def test_a_handler_of_ctrl_c_stays():
+    def with_initializer():
         lb_mpi.Pool(COMM, initializer=ignore_ctrl_c).close()
 
-    def with_tasks() -> None:
+    def with_tasks():
         with lb_mpi.Pool(COMM) as pool:
             pool.map(ignore_ctrl_c, 50 * SIZE, chunksize=1)
 
@@ -470,7 +468,7 @@ def lower_the_limit(k: int) -> int:
     return k
 
 
-def test_a_recursion_limit_that_a_task_has_lowered_does_not_break_the_pool(pool: lb_mpi.Pool) -> None:
+def test_a_recursion_limit_that_a_task_has_lowered_does_not_break_the_pool(pool):
     limit = sys.getrecursionlimit()
     for _ in range(2):
         assert pool.map(lower_the_limit, 30 * SIZE) == ([*range(30 * SIZE)] if RANK == 0 else None)
@@ -479,16 +477,14 @@ def test_a_recursion_limit_that_a_task_has_lowered_does_not_break_the_pool(pool:
 
 @pytest.mark.parametrize("root", [None, 0])
 @pytest.mark.parametrize("seed", range(2))
-def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(
-    monkeypatch: pytest.MonkeyPatch, root: int | None, seed: int
-) -> None:
+def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(monkeypatch, root, seed):
     """It comes at any send or poll of a map: that of START, of END, of a large argument, or while results arrive."""
     rng, left, came = random.Random(seed), [0], [0]
     big = [bytes([k]) * 20_000 for k in range(20)]
     monkeypatch.setattr(communicator, "PATIENCE_S", 60.0)  # also on a busy machine
 
-    def counting(call: Callable[..., Any]) -> Callable[..., Any]:
-        def counted(parcels: Parcels, *args: Any) -> Any:
+    def counting(call):
+        def counted(parcels, *args):
             left[0] -= 1
             if left[0] == 0:
                 signal.raise_signal(signal.SIGINT)
@@ -536,8 +532,8 @@ def leave_at(n: int, k: int) -> int:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
-def test_using_the_none_of_another_rank_gets_a_note() -> None:
-    def run() -> None:
+def test_using_the_none_of_another_rank_gets_a_note():
+    def run():
         with lb_mpi.Pool(COMM) as pool:
             sum(pool.map(square, 5))
             pool.map(square, 5)
@@ -548,7 +544,7 @@ def test_using_the_none_of_another_rank_gets_a_note() -> None:
     assert getattr(caught.value, "__notes__", []) == (expected if RANK else [])
 
 
-def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool: lb_mpi.Pool) -> None:
+def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool):
     if SIZE > 1:
         with pytest.raises((ValueError, lb_mpi.Error), match="map is called on one rank of the pool, close on another"):
             pool.close() if RANK == LAST else pool.map(square, 3)
@@ -558,11 +554,11 @@ def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool: lb_mpi.Po
 
 @pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
 @pytest.mark.parametrize("root", [None, 0])
-def test_an_error_while_a_map_is_sent_reaches_all(monkeypatch: pytest.MonkeyPatch, root: int | None) -> None:
-    def break_down(*_: Any) -> None:
+def test_an_error_while_a_map_is_sent_reaches_all(monkeypatch, root):
+    def break_down(*_):
         raise MemoryError("no room")
 
-    def run() -> None:
+    def run():
         with lb_mpi.Pool(COMM, root=root) as pool:
             if pool is not None:
                 with monkeypatch.context() as patch:
@@ -575,21 +571,20 @@ def test_an_error_while_a_map_is_sent_reaches_all(monkeypatch: pytest.MonkeyPatc
     COMM.Barrier()
 
 
-def test_a_progress_that_takes_longer_than_it_is_called_ends_with_all_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_that_takes_longer_than_it_is_called_ends_with_all_tasks(pool, monkeypatch):
     monkeypatch.setattr(maps, "REPORT_S", 0.0)
-    came: list[tuple[int, int]] = []
-    with lb_mpi.Pool(COMM) as pool:
-        pool.map(square, 200, chunksize=10, progress=lambda done, n: came.append((done, n)))
+    came = []
+    pool.map(square, 200, chunksize=10, progress=lambda done, n: came.append((done, n)))
     assert came == (sorted(came) if RANK == 0 else [])
     assert came[-1:] == [(200, 200)] * (RANK == 0)
     assert len(set(came[:-1])) == len(came[:-1])  # only when something is done, so that an idle root may warn of a late rank
 
 
 @from_root
-def test_no_map_begins_in_the_last_call_of_progress(pool: lb_mpi.Pool) -> None:
-    refused: list[str] = []
+def test_no_map_begins_in_the_last_call_of_progress(pool):
+    refused = []
 
-    def progress(_done: int, _n: int) -> None:
+    def progress(_done, _n):
         try:
             pool.map(square, 3)
         except lb_mpi.Error as error:
@@ -600,10 +595,10 @@ def test_no_map_begins_in_the_last_call_of_progress(pool: lb_mpi.Pool) -> None:
 
 
 @from_root
-def test_ctrl_c_while_an_unfinished_map_ends_is_raised(pool: lb_mpi.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_while_an_unfinished_map_ends_is_raised(pool, monkeypatch):
     learn = plan.MapPlan.learn
 
-    def interrupted(*arguments: Any) -> None:
+    def interrupted(*arguments):
         signal.raise_signal(signal.SIGINT)  # held back, as END is sent
         learn(*arguments)
 
@@ -615,8 +610,8 @@ def test_ctrl_c_while_an_unfinished_map_ends_is_raised(pool: lb_mpi.Pool, monkey
 
 
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
-def test_an_exception_of_progress_at_the_end_reaches_all_ranks(pool: lb_mpi.Pool) -> None:
-    def progress(done: int, n: int) -> None:
+def test_an_exception_of_progress_at_the_end_reaches_all_ranks(pool):
+    def progress(done, n):
         if done == n:
             raise ZeroDivisionError("at the end")
 
@@ -625,8 +620,8 @@ def test_an_exception_of_progress_at_the_end_reaches_all_ranks(pool: lb_mpi.Pool
     assert pool.map(square, [2]) == ([4] if RANK == 0 else None)
 
 
-def test_pools_that_fail_on_all_ranks_are_freed() -> None:
-    def call(of: lb_mpi.Pool, how: int) -> None:
+def test_pools_that_fail_on_all_ranks_are_freed():
+    def call(of, how):
         if how == 0:
             of.map(functools.partial(fail_at, 1), 4)
         elif how == 1:
@@ -653,11 +648,11 @@ def test_pools_that_fail_on_all_ranks_are_freed() -> None:
 
 @pytest.mark.parametrize("n_hosts", [2, 3])
 @pytest.mark.every_size
-def test_between_hosts(n_hosts: int) -> None:
+def test_between_hosts(n_hosts):
     """Ranks as if on several hosts: tasks that all start on one of them are asked for."""
     host = MPI.Intracomm(COMM.Split(RANK % n_hosts))
 
-    def run() -> None:
+    def run():
         pool = lb_mpi.Pool(speeds=[1.0] + [1e-3] * LAST)  # so the root owns nearly all
         for _ in range(3):
             ranks = pool.map(spin, [0.5e-3] * 100)
@@ -686,7 +681,7 @@ def enclosing(factor: Any) -> Callable[[int], Any]:
     return lambda k: k * factor
 
 
-def test_a_log_has_what_is_done_when_a_task_fails(pool: lb_mpi.Pool, tmp_path: Path) -> None:
+def test_a_log_has_what_is_done_when_a_task_fails(pool, tmp_path):
     path = tmp_path / "log"  # on the root
     function, run = logged, RUN
     run.clear()
@@ -749,27 +744,29 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.every_size
-def test_a_script_that_rank_0_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(COMM.bcast(str(tmp_path))) / "script.py"
+def run_as_program(path: Path, text: str, patch: pytest.MonkeyPatch, *arguments: str) -> None:
+    """Run a script of this text as `python -m lb_mpi pool` does, in the place of this program."""
     if RANK == 0:
-        path.write_text(SCRIPT)
+        path.write_text(text)
     COMM.Barrier()
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    patch.setattr(sys, "argv", sys.argv)
+    patch.setattr(sys, "path", list(sys.path))
     for name in ("__main__", WORKER):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        patch.setitem(sys.modules, name, ModuleType(name))
+    try:
+        run_script(open_script(str(path), module=False), [str(path), *arguments])
+    finally:
+        COMM.Barrier()
+
+
+@pytest.mark.every_size
+def test_a_script_that_rank_0_runs_alone(folder, monkeypatch):
     with pytest.raises(OSError, match="No such file"):
-        open_script(str(path.with_name("none.py")), module=False)
+        open_script(str(folder / "none.py"), module=False)
     with pytest.raises(ValueError, match="-m no_such_module: expected the name of a module"):
         open_script("no_such_module", module=True)
-    script = open_script(str(path), module=False)
-    if RANK == 0:
-        with pytest.raises(KeyError, match="at the end"):
-            run_script(script, [str(path), "7"])
-    else:
-        run_script(script, [str(path), "7"])
-    COMM.Barrier()
+    with pytest.raises(KeyError, match="at the end") if RANK == 0 else contextlib.nullcontext():
+        run_as_program(folder / "script.py", SCRIPT, monkeypatch, "7")
 
 
 TWO_POOLS = """
@@ -794,16 +791,8 @@ next(unfinished)
 
 
 @pytest.mark.every_size
-def test_two_pools_of_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = Path(COMM.bcast(str(tmp_path))) / "script.py"
-    if RANK == 0:
-        path.write_text(TWO_POOLS)
-    COMM.Barrier()
-    monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setitem(sys.modules, "__main__", ModuleType("__main__"))
-    run_script(open_script(str(path), module=False), [str(path)])
-    COMM.Barrier()
+def test_two_pools_of_a_script(folder, monkeypatch):
+    run_as_program(folder / "script.py", TWO_POOLS, monkeypatch)
 
 
 def wait_for_the_root(path: Path) -> None:
@@ -813,10 +802,8 @@ def wait_for_the_root(path: Path) -> None:
         time.sleep(1e-3)
 
 
-def test_tasks_with_more_threads_than_cores_are_named_once(
-    pool: lb_mpi.Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = Path(COMM.bcast(str(tmp_path))) / "ran"
+def test_tasks_with_more_threads_than_cores_are_named_once(pool, folder, monkeypatch):
+    path = folder / "ran"
     monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     look, others_s = Clocks.look, itertools.count(0.0, 99.0)

@@ -26,7 +26,7 @@ def path(folder: Path) -> Path:
     return folder / "log"
 
 
-def test_a_map_is_not_taken_for_a_starmap(pool: lb_mpi.Pool, path: Path) -> None:
+def test_a_map_is_not_taken_for_a_starmap(pool, path):
     items = [((k,), (k, 1)) for k in range(20)]
     assert pool.map(max, items, checkpoint=path, to="all") == [(k, 1) for k in range(20)]
     with pytest.raises(ValueError, match="log: belongs to another function or to other tasks"):
@@ -46,7 +46,7 @@ def second(result: Any) -> int:
     return int(result[0])
 
 
-def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool: lb_mpi.Pool, path: Path) -> None:
+def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool, path):
     assert pool.map(second, pool.map(first, 20), checkpoint=path) == ([*range(20)] if RANK == 0 else None)
     if RANK == 0:
         with lb_mpi.Pool(MPI.COMM_SELF) as alone:
@@ -55,7 +55,7 @@ def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool: lb_mpi.Pool, path
             assert not reported
 
 
-def test_items_may_be_sets(pool: lb_mpi.Pool, path: Path) -> None:
+def test_items_may_be_sets(pool, path):
     for _ in range(2):
         assert pool.map(len, [{"north", "south"}, frozenset({1})], checkpoint=path, to="all") == [2, 1]
 
@@ -64,7 +64,7 @@ def big(k: int) -> bytes:
     return bytes([k]) * 3000
 
 
-def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi.Pool, path: Path) -> None:
+def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool, path):
     with largest_file(20_000, here=RANK == 0), pytest.raises(lb_mpi.TaskError, match=f"`ulimit -f`.: '{path}'") as caught:
         pool.map(big, 30, checkpoint=path, chunksize=1)
     if RANK == 0:
@@ -77,8 +77,8 @@ def test_a_disk_without_room_is_named_and_what_is_on_it_stays_whole(pool: lb_mpi
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced"])
-def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool: lb_mpi.Pool, path: Path, how: str) -> None:
-    def task(k: int) -> int:
+def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool, path, how):
+    def task(k):
         if k == 3:
             path.unlink()
             if how == "replaced":
@@ -107,7 +107,7 @@ def fails_on_the_root_at_first(k: int) -> int:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs another rank")
-def test_results_that_arrive_with_a_failure_are_kept(path: Path) -> None:
+def test_results_that_arrive_with_a_failure_are_kept(path):
     RUN.clear()
     with lb_mpi.Pool(COMM) as pool:
         with pytest.raises(lb_mpi.TaskError):
@@ -122,7 +122,7 @@ def fails_at_0(k: int) -> float:
     return 1 / (k % 4)
 
 
-def test_exceptions_are_results_that_a_later_run_tries_again(pool: lb_mpi.Pool, path: Path) -> None:
+def test_exceptions_are_results_that_a_later_run_tries_again(pool, path):
     for n in (40, 10):
         RUN.clear()
         found = pool.map(fails_at_0, 40, return_exceptions=True, checkpoint=path, to="all", chunksize=3)
@@ -131,13 +131,13 @@ def test_exceptions_are_results_that_a_later_run_tries_again(pool: lb_mpi.Pool, 
         assert COMM.allreduce(len(RUN)) == n
 
 
-def test_arrays_of_many_fields_come_back(pool: lb_mpi.Pool, path: Path) -> None:
+def test_arrays_of_many_fields_come_back(pool, path):
     dtype = np.dtype([(f"field of rain {k}", "f8") for k in range(700)])
     expected = [np.full(2, k, dtype) for k in range(3)]
     for _ in range(2):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found: Any = pool.map(lambda k: np.full(2, k, dtype), 3, checkpoint=path, key="rain", to="all")
+            found = pool.map(lambda k: np.full(2, k, dtype), 3, checkpoint=path, key="rain", to="all")
         assert all(one.dtype == dtype and np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
     wrong = np.dtype((np.record, [("x", "f8")]))
     with pytest.raises(lb_mpi.TaskError, match=r"^task 2 on rank \d: TypeError: result of dtype .*record.* can't") as caught:

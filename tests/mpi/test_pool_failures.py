@@ -44,7 +44,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.every_size
 @pytest.mark.parametrize("method", METHODS)
-def test_a_task_is_tried_again_on_its_rank(pool: lb_mpi.Pool, method: str) -> None:
+def test_a_task_is_tried_again_on_its_rank(pool, method):
     for n in (0, 1, 30):
         CALLS.clear()
         found = METHODS[method](pool, range(n), retries=2, retry_pause=1e-4)
@@ -79,7 +79,7 @@ def busy_at_5(k: int) -> int:
 
 
 @pytest.mark.parametrize(("function", "root"), [(forever_at_5, 0), (busy_at_5, None)])
-def test_a_hung_task_is_named_with_its_rank_and_seconds(root: int | None, function: Callable[[int], int]) -> None:
+def test_a_hung_task_is_named_with_its_rank_and_seconds(root, function):
     before = signal.getsignal(signal.SIGALRM)
     with lb_mpi.Pool(COMM, root=root) as pool:
         if pool is None:
@@ -102,7 +102,7 @@ def halves_its_limit(_: int) -> float:
     return left_s
 
 
-def test_a_timeout_is_the_limit_of_each_task_not_of_all(pool: lb_mpi.Pool) -> None:
+def test_a_timeout_is_the_limit_of_each_task_not_of_all(pool):
     found = pool.map(halves_its_limit, 20 * SIZE, timeout=1000.0, chunksize=20)
     assert RANK or min(found or ()) > 900.0
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)  # no alarm is left over
@@ -112,11 +112,11 @@ def sets_an_alarm(_: int) -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def test_a_task_that_stops_the_alarm_does_no_harm_to_others(pool: lb_mpi.Pool) -> None:
+def test_a_task_that_stops_the_alarm_does_no_harm_to_others(pool):
     assert pool.map(sets_an_alarm, 5, timeout=999, to="all") == [None] * 5
 
 
-def test_an_alarm_of_the_program_is_an_error(pool: lb_mpi.Pool) -> None:
+def test_an_alarm_of_the_program_is_an_error(pool):
     signal.setitimer(signal.ITIMER_REAL, 1000.0)
     try:
         with pytest.raises(lb_mpi.TaskError, match=r"timeout = 3: expected none while the program's own alarm timer runs"):
@@ -127,10 +127,10 @@ def test_an_alarm_of_the_program_is_an_error(pool: lb_mpi.Pool) -> None:
 
 
 @from_root
-def test_a_timeout_needs_the_main_thread(pool: lb_mpi.Pool) -> None:
-    said: list[str] = []
+def test_a_timeout_needs_the_main_thread(pool):
+    said = []
 
-    def work() -> None:
+    def work():
         try:
             pool.map(abs, 3, timeout=1)
         except ValueError as error:
@@ -142,14 +142,14 @@ def test_a_timeout_needs_the_main_thread(pool: lb_mpi.Pool) -> None:
     assert said == ["timeout = 1 in a thread: expected the main thread, the only one that can be stopped"]
 
 
-def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all() -> None:
-    def interrupted(_: int) -> None:
+def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all():
+    def interrupted(_):
         COMM.Barrier()
         os.kill(os.getpid(), signal.SIGINT)
         while True:
             pass
 
-    def run() -> None:
+    def run():
         with lb_mpi.Pool(COMM, root=0) as pool:
             if pool:
                 pool.map(interrupted, COMM.size, chunksize=1)
@@ -164,7 +164,7 @@ def nested(comm: MPI.Intracomm) -> list[int] | None:
 
 
 @pytest.mark.skipif(COMM.size == 1, reason="no other rank to wait for")
-def test_a_task_of_an_executor_that_opens_a_pool_of_other_ranks_is_an_error() -> None:
+def test_a_task_of_an_executor_that_opens_a_pool_of_other_ranks_is_an_error():
     """It waited for them without end."""
     says = "a collective call in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
     with lb_mpi.Executor(COMM) as executor:
@@ -179,7 +179,7 @@ COLLECTIVE = [name for name in DOORS if name not in ("Pool.close", "Balancer.clo
 
 @pytest.mark.skipif(SIZE == 1, reason="no other rank to wait for")
 @pytest.mark.parametrize("name", COLLECTIVE)
-def test_a_collective_call_in_a_task_is_an_error(pool: lb_mpi.Pool, name: str, tmp_path: Path) -> None:
+def test_a_collective_call_in_a_task_is_an_error(pool, name, tmp_path):
     """It waited for the other ranks without end, also if what it needs had been made before."""
     says = "a collective call in a task of a pool, on ranks that it would wait for without end"
     with DOORS[name][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
@@ -194,10 +194,10 @@ class Unusual(BaseException):
 
 
 @pytest.mark.every_size
-def test_what_is_no_exception_is_raised_again_on_its_rank(pool: lb_mpi.Pool) -> None:
+def test_what_is_no_exception_is_raised_again_on_its_rank(pool):
     """On the root it was a TaskError."""
 
-    def task(k: int) -> None:
+    def task(k):
         CALLS[k] += 1
         raise Unusual("no news")
 
@@ -210,10 +210,10 @@ def test_what_is_no_exception_is_raised_again_on_its_rank(pool: lb_mpi.Pool) -> 
 
 @pytest.mark.every_size
 @pytest.mark.parametrize("kind", ["pool", "executor"])
-def test_ranks_that_run_tasks_raise_the_error_by_which_the_root_leaves(kind: str) -> None:
+def test_ranks_that_run_tasks_raise_the_error_by_which_the_root_leaves(kind):
     """They went on with the program, and waited for the root in its next collective call."""
 
-    def leave(error: BaseException) -> None:
+    def leave(error):
         with lb_mpi.Pool(COMM, root=0) if kind == "pool" else lb_mpi.Executor(COMM) as tasks:
             if tasks:
                 assert [*tasks.map(abs, range(-3, 0))] == [3, 2, 1]
@@ -229,10 +229,10 @@ def test_ranks_that_run_tasks_raise_the_error_by_which_the_root_leaves(kind: str
     leave_regularly.close()
 
 
-def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error() -> None:
+def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error():
     says = "a collective call before all results of a pool's map are taken, on ranks that it would wait for without end"
 
-    def use(call: Callable[[lb_mpi.Pool], object]) -> None:
+    def use(call):
         with lb_mpi.Pool(COMM) as outer, lb_mpi.Pool(COMM) as inner:
             for _ in outer.imap(abs, range(4)):
                 with lb_mpi.Pool(MPI.COMM_SELF) as alone:
@@ -241,7 +241,7 @@ def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error() -> None:
             if RANK:
                 inner.map(abs, ())
 
-    calls: list[Callable[[lb_mpi.Pool], object]] = [
+    calls = [
         lambda pool: pool.map(abs, range(3)), lambda _: lb_mpi.Pool(COMM), lambda _: lb_mpi.Balancer(COMM),
     ]  # fmt: skip
     for call in calls if SIZE > 1 else []:
@@ -249,7 +249,7 @@ def test_a_map_in_the_loop_over_results_of_another_pool_is_an_error() -> None:
             use(call)
 
 
-def test_a_collective_call_while_the_others_run_tasks_is_an_error() -> None:
+def test_a_collective_call_while_the_others_run_tasks_is_an_error():
     says = "a collective call while the other ranks serve a pool or an executor that is open, on ranks that it would wait"
     for make in (lambda: lb_mpi.Pool(COMM, root=0), lambda: lb_mpi.Executor(COMM)):
         with make() as pool:
@@ -261,7 +261,7 @@ def test_a_collective_call_while_the_others_run_tasks_is_an_error() -> None:
     assert lb_mpi.Pool(COMM, root=0).close() is None
 
 
-def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch):
     executor = lb_mpi.Executor(COMM, root_works=False)
     monkeypatch.setenv("LB_MPI_HANG_S", "0.05")
     if executor and SIZE > 1:
@@ -304,7 +304,7 @@ def divide(k: int) -> float:
     return 1 / (k - 3)
 
 
-def test_the_task_whose_result_can_t_be_unpickled_is_named(pool: lb_mpi.Pool) -> None:
+def test_the_task_whose_result_can_t_be_unpickled_is_named(pool):
     for call in (pool.map, pool.imap):
         with pytest.raises(lb_mpi.TaskError, match="division by zero") as caught:
             [*call(wrong_result_of_another_rank, range(16), chunksize=4)]
@@ -312,7 +312,7 @@ def test_the_task_whose_result_can_t_be_unpickled_is_named(pool: lb_mpi.Pool) ->
 
 
 @pytest.mark.parametrize("root", [None, 0])
-def test_errors_of_tasks_name_the_lines_of_the_user_only(root: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_tasks_name_the_lines_of_the_user_only(root, capsys):
     with lb_mpi.Pool(COMM, root=root) as pool:
         for function in (divide, wrong_result):
             if pool is None:

@@ -70,9 +70,9 @@ def recall(_: object) -> list[int]:
 
 
 @pytest.mark.every_size
-def test_asynchronous_calls() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        came: list[Any] = []
+def test_asynchronous_calls():
+    def use(pool):
+        came = []
         one = pool.apply_async(square, (3,), callback=came.append)
         many = pool.map_async(slow_square, range(40), chunksize=2, callback=came.append)
         pairs = pool.starmap_async(pow, [(2, 3), (3, 2)])
@@ -102,8 +102,8 @@ def test_asynchronous_calls() -> None:
 
 
 @pytest.mark.every_size
-def test_maps_and_asynchronous_calls_in_turn() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
+def test_maps_and_asynchronous_calls_in_turn():
+    def use(pool):
         for k in range(3):
             begun = pool.map_async(slow_square, range(6))
             assert pool.map(square, range(k)) == [n * n for n in range(k)]
@@ -121,11 +121,11 @@ def test_maps_and_asynchronous_calls_in_turn() -> None:
     on_root(use)
 
 
-def test_a_callback_may_not_begin_a_map() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        refused: list[Exception] = []
+def test_a_callback_may_not_begin_a_map():
+    def use(pool):
+        refused = []
 
-        def again(_: int) -> None:
+        def again(_):
             try:
                 pool.map(square, [1])
             except lb_mpi.Error as error:
@@ -139,11 +139,11 @@ def test_a_callback_may_not_begin_a_map() -> None:
     on_root(use)
 
 
-def test_a_callback_may_not_close_the_pool() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
-        refused: list[Exception] = []
+def test_a_callback_may_not_close_the_pool():
+    def use(pool):
+        refused = []
 
-        def close(_: int) -> None:
+        def close(_):
             try:
                 pool.close()
             except lb_mpi.Error as error:
@@ -158,11 +158,11 @@ def test_a_callback_may_not_close_the_pool() -> None:
     on_root(use)
 
 
-def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool() -> None:
-    def script() -> None:
+def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool():
+    def script():
         pool, begun = lb_mpi.Pool(), threading.Event()
 
-        def close(_: int) -> None:
+        def close(_):
             begun.wait(60)
             pool.close()
 
@@ -176,11 +176,11 @@ def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool() -> None:
     in_script(script)
 
 
-def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
+def test_threads_that_begin_the_first_asynchronous_calls_at_once():
+    def use(pool):
         ready, begun = threading.Barrier(4), list[Any]()
 
-        def begin() -> None:
+        def begin():
             ready.wait()
             begun.append(pool.apply_async(time.sleep, (0.1,)))
 
@@ -197,8 +197,8 @@ def test_threads_that_begin_the_first_asynchronous_calls_at_once() -> None:
 
 
 @pytest.mark.every_size
-def test_initializers() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
+def test_initializers():
+    def use(pool):
         for found in pool.map(recall, range(8 * SIZE), chunksize=1) or []:
             assert found == [7] or found == [7, 7]  # the second pool, on the same rank
 
@@ -215,8 +215,8 @@ def fail_elsewhere() -> None:
 
 
 @pytest.mark.every_size
-def test_an_initializer_that_raises_in_a_script() -> None:
-    def script() -> None:
+def test_an_initializer_that_raises_in_a_script():
+    def script():
         if SIZE > 1:
             with pytest.raises(lb_mpi.Error, match=r"initializer .* has failed on rank .*elsewhere"):
                 lb_mpi.Pool(initializer=fail_elsewhere)
@@ -227,8 +227,8 @@ def test_an_initializer_that_raises_in_a_script() -> None:
 
 
 @pytest.mark.every_size
-def test_its_end() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
+def test_its_end():
+    def use(pool):
         with pytest.raises(ValueError, match=r"join\(\) of an open pool"):
             pool.join()
         many = [pool.apply_async(slow_square, (k,)) for k in range(20 * SIZE)]
@@ -242,7 +242,7 @@ def test_its_end() -> None:
     on_root(use)
 
 
-def test_asynchronous_calls_need_a_root(pool: lb_mpi.Pool) -> None:
+def test_asynchronous_calls_need_a_root(pool):
     with pytest.raises(lb_mpi.Error, match="asynchronous tasks: expected a pool made with root="):
         pool.apply_async(square, (1,))
     assert list(pool.imap(square, range(9))) == ([k * k for k in range(9)] if COMM.rank == 0 else [])

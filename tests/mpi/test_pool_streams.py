@@ -52,10 +52,10 @@ RESULTS: dict[str, Callable[[int], Any]] = {
 
 @pytest.mark.parametrize("name", parameters(RESULTS, every_size=["numbers"]))
 @pytest.mark.parametrize("pool", [None, LAST], indirect=True)
-def test_results_are_those_of_the_builtin_map(pool: lb_mpi.Pool, name: str) -> None:
+def test_results_are_those_of_the_builtin_map(pool, name):
     make = RESULTS[name]
     for n, buffersize, chunksize in ((0, None, None), (1, None, None), (1, 1, 5), (20, None, 2), (20, 1, 1), (20, 7, 3)):
-        options: Any = {"buffersize": buffersize, "chunksize": chunksize}
+        options = {"buffersize": buffersize, "chunksize": chunksize}
         expected = [repr(make(k)) for k in range(n)] if pool.is_root else []
         assert [*map(repr, pool.imap(make, iter(range(n)), **options))] == expected
         assert sorted(map(repr, pool.imap_unordered(make, iter(range(n)), **options))) == sorted(expected)
@@ -64,7 +64,7 @@ def test_results_are_those_of_the_builtin_map(pool: lb_mpi.Pool, name: str) -> N
 
 
 @from_root
-def test_an_endless_iterator_is_read_as_tasks_start(pool: lb_mpi.Pool) -> None:
+def test_an_endless_iterator_is_read_as_tasks_start(pool):
     source = Source()
     results = pool.imap(square, source)
     assert source.read == 0
@@ -90,7 +90,7 @@ def ran_on(k: int) -> tuple[int, int]:
 
 @pytest.mark.every_size
 @from_root
-def test_tasks_of_the_root_do_not_wait_for_ever(pool: lb_mpi.Pool) -> None:
+def test_tasks_of_the_root_do_not_wait_for_ever(pool):
     """While others answered, the root took their results and read on: its own task never began in an endless stream."""
     source = Source()
     for n, (k, rank) in enumerate(pool.imap_unordered(ran_on, source, buffersize=5 * SIZE)):
@@ -100,7 +100,7 @@ def test_tasks_of_the_root_do_not_wait_for_ever(pool: lb_mpi.Pool) -> None:
 
 
 @from_root
-def test_large_items_do_not_pile_up_on_the_root(pool: lb_mpi.Pool) -> None:
+def test_large_items_do_not_pile_up_on_the_root(pool):
     """Of 150 arrays of 2 MB, few are read before the first result, and few exist at a time."""
     source = Source(lambda k: np.full(250_000, float(k)))
     most = 0
@@ -124,7 +124,7 @@ def exit_at(k: int) -> int:
 @pytest.mark.every_size
 @pytest.mark.parametrize("function", [fail_at, exit_at])
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
-def test_a_task_that_raises_ends_the_stream_on_all_ranks(pool: lb_mpi.Pool, function: Callable[[int], int]) -> None:
+def test_a_task_that_raises_ends_the_stream_on_all_ranks(pool, function):
     for method in (pool.imap, pool.imap_unordered):
         with pytest.raises((lb_mpi.TaskError, SystemExit)) as caught:
             list(method(function, itertools.count()))
@@ -146,7 +146,7 @@ def broken() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
-def test_an_error_of_the_iterator_is_raised_on_all_ranks(pool: lb_mpi.Pool) -> None:
+def test_an_error_of_the_iterator_is_raised_on_all_ranks(pool):
     with pytest.raises(OSError if RANK == 0 else lb_mpi.TaskError, match="the instrument is gone"):
         list(pool.imap(square, broken()))
     with pytest.raises(TypeError if RANK == 0 else lb_mpi.TaskError, match=r"items\[1\] can't be pickled"):
@@ -157,8 +157,8 @@ def test_an_error_of_the_iterator_is_raised_on_all_ranks(pool: lb_mpi.Pool) -> N
 
 
 @pytest.mark.every_size
-def test_a_stream_pauses_for_other_calls() -> None:
-    def use(pool: lb_mpi.Pool) -> None:
+def test_a_stream_pauses_for_other_calls():
+    def use(pool):
         source = Source()
         results, values = pool.imap(square, source), itertools.count()
         for turn in range(4):
@@ -182,14 +182,14 @@ def test_a_stream_pauses_for_other_calls() -> None:
         if pool:
             use(pool)
 
-    def script() -> None:
+    def script():
         with lb_mpi.Pool() as pool:
             use(pool)
 
     in_script(script)
 
 
-def test_the_report_of_a_stream_counts_its_tasks(pool: lb_mpi.Pool) -> None:
+def test_the_report_of_a_stream_counts_its_tasks(pool):
     list(pool.imap(square, iter(range(300))))
     report = pool.report()
     assert (report is None) == (RANK != 0)
@@ -210,7 +210,7 @@ class SlowToPickle:
 
 
 @from_root
-def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost(pool: lb_mpi.Pool) -> None:
+def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost(pool):
     found = list[Any]()
     items = [SlowToPickle(lambda: found.append(pool.map(square, 9))) if k % 10 == 7 else k % 10 for k in range(40)]
     assert list(pool.imap(square, iter(items))) == [(k % 10) ** 2 for k in range(40)]
@@ -218,14 +218,14 @@ def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost(pool
 
 
 @from_root
-def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock(pool: lb_mpi.Pool) -> None:
+def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock(pool):
     """The garbage collector may drop it in a thread that starts, for which another thread waits, and holds the lock."""
     results = pool.imap(square, range(3))
     assert next(results) == 0
     assert pool.map(square, 2) == [0, 1]  # completes the map of the iterator
     held, dropped = threading.Event(), threading.Event()
 
-    def hold() -> None:
+    def hold():
         with pool._ranks.lock:
             held.set()
             waited.append(not dropped.wait(20.0))
@@ -240,7 +240,7 @@ def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock(pool: lb_mpi.Po
     assert waited == [False]
 
 
-def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call(pool: lb_mpi.Pool) -> None:
+def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call(pool):
     items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None
     with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
         list(pool.imap(len, items, buffersize=3))

@@ -155,14 +155,14 @@ EXECUTORS: list[Action] = [Thread.dropped_executor, Thread.closed_executor, Thre
 
 
 @pytest.mark.parametrize("number", range(MPI.get_vendor()[0] != "MPICH", N, 2))
-def test_two_threads_get_their_own_results_and_errors(number: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_threads_get_their_own_results_and_errors(number, caplog):
     caplog.set_level("CRITICAL", "concurrent.futures")
 
-    def script() -> None:
+    def script():
         with lb_mpi.Pool() as pool:
             errors = list[BaseException]()
 
-            def run(seed: str) -> None:
+            def run(seed):
                 try:
                     Thread(pool, random.Random(seed)).run()
                 except BaseException as error:

@@ -27,8 +27,8 @@ def from_root(use: Callable[[lb_mpi.Pool], Any]) -> Any:
     return COMM.bcast(agree(COMM, run))
 
 
-def test_differential_evolution() -> None:
-    def optimum(map_like: Any) -> tuple[list[float], int]:
+def test_differential_evolution():
+    def optimum(map_like):
         bounds = [(-2.0, 2.0)] * 3
         found = differential_evolution(
             rosen, bounds, rng=SEED, popsize=6, maxiter=15, polish=False, updating="deferred", workers=map_like
@@ -55,7 +55,7 @@ def tutorial(tasks: list[tuple[float, float]]) -> list[float] | None:
     return results
 
 
-def test_the_tutorial_of_schwimmbad_with_another_import() -> None:
+def test_the_tutorial_of_schwimmbad_with_another_import():
     schwimmbad = pytest.importorskip("schwimmbad")
     tasks = [(x, 3.5 * x) for x in range(30)]
     if COMM.rank == 0:

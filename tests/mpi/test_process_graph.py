@@ -12,7 +12,7 @@ from tests.mpi.test_balancer import COMM, RANK, SIZE, numbers, slow_square
 pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 
 
-def test_process_graphs() -> None:
+def test_process_graphs():
     with lb_mpi.Balancer(COMM) as balancer:
         assert balancer.graph.n == SIZE
     with lb_mpi.Balancer(COMM, graph=parse(f"complete:{SIZE}")) as balancer:
@@ -32,7 +32,7 @@ def test_process_graphs() -> None:
         cart.Free()
 
 
-def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share() -> None:
+def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share():
     cart = COMM.Create_cart([SIZE])
     try:
         for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
@@ -50,7 +50,7 @@ def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share() ->
         cart.Free()
 
 
-def test_components_are_balanced_by_themselves() -> None:
+def test_components_are_balanced_by_themselves():
     if SIZE < 4:
         pytest.skip("needs two pairs of ranks")
     pairs = Graph.from_edges(SIZE, [0, 2], [1, 3])

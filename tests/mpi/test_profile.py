@@ -74,7 +74,7 @@ CALLS = {"halo": "Waitall", "jacobi": "Sendrecv", "parameters": "recv"}  # that 
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_results_are_unchanged_and_times_are_those_taken_by_hand(name: str) -> None:
+def test_results_are_unchanged_and_times_are_those_taken_by_hand(name):
     path = PROGRAMS / f"{name}.py"
     with contextlib.redirect_stdout(io.StringIO()) as plain:
         runpy.run_path(str(path), run_name="__main__")
@@ -120,7 +120,7 @@ def of_allreduces(profile: Profile, every: list[dict[str, Any]]) -> dict[str, tu
 
 
 @several
-def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
+def test_the_slow_rank_is_the_one_waited_for(folder):
     path = written(
         folder,
         """
@@ -143,7 +143,7 @@ def test_the_slow_rank_is_the_one_waited_for(folder: Path) -> None:
     assert ended.profile.efficiency.balance < 0.7
 
 
-def test_speeds_are_those_given_or_of_the_throttle(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speeds_are_those_given_or_of_the_throttle(folder, monkeypatch):
     path = written(folder, "from mpi4py import MPI")
     speeds = {"given": [0.3] * SIZE, "from throttle": [*[1.0] * (SIZE - 1), 0.25], "equal": [1.0] * SIZE}
     for name, expected in speeds.items():
@@ -153,14 +153,14 @@ def test_speeds_are_those_given_or_of_the_throttle(folder: Path, monkeypatch: py
 
 
 @several
-def test_hosts_are_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_are_measured(folder, monkeypatch):
     path = written(folder, "from mpi4py import MPI")
     monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"h{RANK}")
     profile = profiled(path)[0].profile
     assert profile is None or (profile.speeds_from == "measured" and max(profile.speeds) == 1.0)
 
 
-def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None:
+def test_programs_keep_their_names_arguments_and_exit_code(folder):
     path = written(
         folder,
         """
@@ -186,7 +186,7 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder: Path) -> None
     assert (ended.profile is not None) == (RANK == 0)
 
 
-def test_a_file_has_the_json_whatever_the_program_prints(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_has_the_json_whatever_the_program_prints(folder, capsys):
     path = written(
         folder,
         "import sys, time; from mpi4py import MPI; print(1, file=sys.stderr); time.sleep(0.01); MPI.COMM_WORLD.Barrier()",
@@ -207,10 +207,7 @@ def test_a_file_has_the_json_whatever_the_program_prints(folder: Path, capsys: p
     ("pool python walks.py", "pool: error: SCRIPT = 'python': expected a Python file, as in `pool walks.py`"),
     ("pool nosuch.py data.py", "SCRIPT = 'nosuch.py': No such file or directory: expected a Python file"),
 ])  # fmt: skip
-def test_a_command_in_the_place_of_the_program_is_a_mistake(
-    line: str, says: str,
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+def test_a_command_in_the_place_of_the_program_is_a_mistake(line, says, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)
     assert main(line.split()) == 2
     assert (f"{says}\n" in capsys.readouterr().err) == (RANK == 0)
@@ -220,7 +217,7 @@ def test_a_command_in_the_place_of_the_program_is_a_mistake(
     (["nosuch.py"], {}), (["no.such.module"], {"module": True}), ([__file__], {"speeds": [1.0] * (SIZE + 1)}),
     ([__file__], {"speeds": [0.0] * SIZE}),
 ])  # fmt: skip
-def test_mistakes_are_errors_on_all_ranks(argv: list[str], options: dict[str, Any]) -> None:
+def test_mistakes_are_errors_on_all_ranks(argv, options):
     with pytest.raises((ValueError, OSError)):
         ProfiledProgram(argv, **{"module": False, "speeds": None, **options})
 
@@ -230,11 +227,11 @@ def lines(recorder: Recorder) -> dict[str, Line]:
     return {line.call: line for line in recorder.calls.lines}
 
 
-def test_objects_made_from_a_timed_communicator_are_timed(recorder: Recorder) -> None:
+def test_objects_made_from_a_timed_communicator_are_timed(recorder):
     world = MPI.COMM_WORLD
     assert world == COMM
     assert world == COMM
-    made: list[Any] = [world.Dup(), world.Clone(), world.Split(0, world.rank), world.Create(world.Get_group())]
+    made = [world.Dup(), world.Clone(), world.Split(0, world.rank), world.Create(world.Get_group())]
     made += [world.Create_group(world.Get_group()), world.Split_type(MPI.COMM_TYPE_SHARED), MPI.Intracomm(world)]
     dup, request = world.Idup()
     request.Wait()
@@ -257,7 +254,7 @@ def test_objects_made_from_a_timed_communicator_are_timed(recorder: Recorder) ->
 
 
 @several
-def test_an_intercommunicator(recorder: Recorder) -> None:
+def test_an_intercommunicator(recorder):
     world = MPI.COMM_WORLD
     half = world.Split(RANK % 2, RANK)
     inter = half.Create_intercomm(0, world, 1 - RANK % 2)
@@ -272,7 +269,7 @@ def test_an_intercommunicator(recorder: Recorder) -> None:
         comm.Free()
 
 
-def test_messages_of_all_kinds(recorder: Recorder) -> None:
+def test_messages_of_all_kinds(recorder):
     """From each rank to the next on the ring: what arrives, and from whom."""
     world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
     out, into, status = np.arange(5.0) + RANK, np.zeros(5), MPI.Status()
@@ -304,7 +301,7 @@ def test_messages_of_all_kinds(recorder: Recorder) -> None:
             assert ANYBODY in found[call].waited_s, call
 
 
-def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) -> None:
+def test_persistent_messages_and_collectives_that_are_begun(recorder):
     world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
     out, into, total = np.zeros(3), np.zeros(3), np.zeros(3)
     requests = [world.Recv_init(into, left), world.Send_init(out, right)]
@@ -328,12 +325,12 @@ def test_persistent_messages_and_collectives_that_are_begun(recorder: Recorder) 
 
 
 @several
-def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -> None:
+def test_the_profile_names_the_rank_that_others_waited_for(recorder):
     """The last rank comes 0.1 s later to a collective of each sort, and to messages; the sleeps emulate work."""
     world, late = MPI.COMM_WORLD, SIZE - 1
     row = world.Split(0, -RANK)
 
-    def later() -> None:
+    def later():
         world.Barrier()
         time.sleep(0.1 if late == RANK else 0.0)
 
@@ -370,7 +367,7 @@ def test_the_profile_names_the_rank_that_others_waited_for(recorder: Recorder) -
 
 
 @several
-def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch):
     offset_s = 1000.0 * RANK  # as if each rank had been started at another time
     plain, plain_ns = time.perf_counter, time.perf_counter_ns
     monkeypatch.setattr(socket, "gethostname", lambda: f"host {RANK}")
@@ -383,7 +380,7 @@ def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch: pytest.Monk
     assert (clock.error_s > 0) == (RANK > 0)
 
 
-def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
+def test_libraries_on_a_timed_communicator(recorder):
     world = MPI.COMM_WORLD
     with lb_mpi.Pool(world) as pool:
         assert pool.map(abs, range(-20, 0), to="all") == list(range(20, 0, -1))
@@ -407,7 +404,7 @@ def test_libraries_on_a_timed_communicator(recorder: Recorder) -> None:
 
 
 @several
-def test_waits_in_lb_mpi_are_one_line(folder: Path) -> None:
+def test_waits_in_lb_mpi_are_one_line(folder):
     path = written(
         folder,
         """
@@ -435,14 +432,14 @@ def test_waits_in_lb_mpi_are_one_line(folder: Path) -> None:
     assert not [text for text in summary(ended.profile) if "perfect balance" in text]
 
 
-def test_operations_that_cannot_be_timed_are_named(recorder: Recorder) -> None:
+def test_operations_that_cannot_be_timed_are_named(recorder):
     window = MPI.Win.Allocate(8, comm=MPI.COMM_WORLD)
     assert isinstance(window, MPI.Win)
     window.Free()
     assert recorder.unseen == {"one-sided communication (MPI.Win)"}
 
 
-def test_errors_are_mpis_own(recorder: Recorder) -> None:
+def test_errors_are_mpis_own(recorder):
     world = MPI.COMM_WORLD
     with pytest.raises(MPI.Exception):
         world.Send(np.zeros(1), SIZE + 5)
@@ -454,9 +451,9 @@ def test_errors_are_mpis_own(recorder: Recorder) -> None:
     assert lines(recorder)["allreduce"].calls == 1
 
 
-def test_classes_are_as_strict_as_mpi4pys(recorder: Recorder) -> None:
+def test_classes_are_as_strict_as_mpi4pys(recorder):
     class Own(MPI.Intracomm):
-        def __new__(cls, comm: MPI.Comm | None = None) -> Own:
+        def __new__(cls, comm=None):
             return MPI.Intracomm.__new__(cls, comm)
 
     own = Own(MPI.COMM_WORLD)

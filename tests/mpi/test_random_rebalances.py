@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.every_size
-def test_plans_and_values_are_those_of_a_fresh_distribution() -> None:
+def test_plans_and_values_are_those_of_a_fresh_distribution():
     first = int(os.environ.get("LB_MPI_SEED", "0"))
     counts = Counter[str]()
     for number in range(N):
@@ -64,7 +64,7 @@ def swapped_rows(real: Rebalance) -> Rebalance:
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("wrong", [stale_values, reversed_ghosts, swapped_rows])
 @pytest.mark.skipif(SIZE == 1, reason="nothing moves")
-def test_mutants_are_found(wrong: Callable[[Rebalance], Rebalance], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutants_are_found(wrong, monkeypatch):
     monkeypatch.setattr(HaloPlan, "rebalance", wrong(HaloPlan.rebalance))
     counts = Counter[str]()
     assert any(case(0, number, counts) for number in range(40))

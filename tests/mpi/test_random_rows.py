@@ -168,7 +168,7 @@ def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
 
 
 @pytest.mark.every_size
-def test_exact_or_an_error_and_then_as_new() -> None:
+def test_exact_or_an_error_and_then_as_new():
     first = int(os.environ.get("LB_MPI_SEED", "0"))
     failed = 0
     for seed in range(first, first + N):
@@ -227,9 +227,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(("n", "others"), parameters([(1, 6), (3, 6), (1, 0)], every_size=[(1, 6), (1, 0)]))
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
-    scheme: str, n: int, others: int, quick: bool
-) -> None:
+def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(scheme, n, others, quick):
     assert not lent_away(scheme, n, others, quick=quick)
 
 
@@ -280,7 +278,7 @@ def failed_quickly(scheme: str, *, home: bool = False) -> str:
 @pytest.mark.parametrize("home", [False, True])
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.every_size
-def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme: str, home: bool) -> None:
+def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_call(scheme, home):
     assert not failed_quickly(scheme, home=home)
 
 
@@ -335,12 +333,12 @@ test_mutants_of_the_results_are_found = lending(pytest.mark.one_mpi(rejects(find
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
-def test_a_form_that_stays_is_compared_once(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_stays_is_compared_once(scheme, monkeypatch):
     """Not in each call, though rank 0 computes nothing in any of them."""
     compared = list[None]()
     real = lb_mpi.Balancer._agree_on_results
 
-    def count(balancer: lb_mpi.Balancer, results: Any) -> None:
+    def count(balancer, results):
         compared.append(None)
         real(balancer, results)
 

@@ -119,7 +119,7 @@ def one(seed: int) -> None:
         assert tree.bound.best == (min if sense == "min" else max)(map(value_of, result.value))
 
 
-def test_random_searches_are_exact_or_an_error_on_all_ranks() -> None:
+def test_random_searches_are_exact_or_an_error_on_all_ranks():
     for seed in range(FIRST, FIRST + HOW_MANY):
         try:
             one(seed)

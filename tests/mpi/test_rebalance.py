@@ -58,7 +58,7 @@ def check(plan: HaloPlan, graph: Graph) -> None:
 
 @pytest.mark.one_mpi
 @pytest.mark.every_size
-def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
+def test_slabs_stay_contiguous_and_follow_the_speeds():
     """Each rank has a range of vertices, which moves one rank far in a call, and fits the speeds in the end."""
     for graph in (mesh(1, 60), mesh(12, 9), weighted(80, 200, 3)):
         expected = np.random.default_rng(3).uniform(0.5, 1.0, SIZE)
@@ -74,7 +74,7 @@ def test_slabs_stay_contiguous_and_follow_the_speeds() -> None:
             assert (np.array(loads) <= bounds).all()
 
 
-def test_parts_that_are_no_slabs_are_an_error_on_all_ranks() -> None:
+def test_parts_that_are_no_slabs_are_an_error_on_all_ranks():
     parts = np.arange(6)[::-1] % SIZE
     says = "ValueError: parts[1] = 1 after 2 with method = 'slabs': expected ascending parts"
     if SIZE == 3:
@@ -95,7 +95,7 @@ def moved_by_speeds(plan: HaloPlan, seed: int, *values: Any, **options: Any) -> 
     return plan.rebalance(*values, when="always", **options)
 
 
-def test_the_same_objects_come_back_if_nothing_moves() -> None:
+def test_the_same_objects_come_back_if_nothing_moves():
     with deal(mesh(6, 6)) as plan:
         heat, names = plan.vertices * 1.0, ["x"] * len(plan.vertices)
         vertices = plan.vertices
@@ -108,11 +108,11 @@ def test_the_same_objects_come_back_if_nothing_moves() -> None:
 
 
 @pytest.mark.one_mpi
-def test_costs_move_with_their_vertices() -> None:
+def test_costs_move_with_their_vertices():
     """A part that is expensive gives more vertices away; later the costs are known without being given."""
     graph = mesh(16, 16)
 
-    def expected() -> np.ndarray:
+    def expected():
         return np.where(plan.vertices < 64, 5.0, 1.0)
 
     with deal(graph) as plan:
@@ -130,7 +130,7 @@ def test_costs_move_with_their_vertices() -> None:
 
 
 @pytest.mark.one_mpi
-def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
+def test_it_reacts_to_a_rank_that_becomes_slow():
     """Times are measured between exchanges; the first rank computes five times as much for each vertex."""
     with deal(mesh(16, 40)) as plan:
         for _ in range(12):
@@ -152,7 +152,7 @@ def test_it_reacts_to_a_rank_that_becomes_slow() -> None:
 
 
 @pytest.mark.one_mpi
-def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_help() -> None:
+def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_help():
     graph = mesh(24, 24)
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(576) // 24 * SIZE // 24)) as plan:
         opportunities = plan._balance.opportunities
@@ -185,7 +185,7 @@ def virtual(plan: HaloPlan, seconds: Callable[[int], float], steps: int, **optio
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("given", [None, 0.5, 1.0])
 @pytest.mark.parametrize("name", ["slabs", "path", "complete"])
-def test_moves_come_to_rest_and_never_make_steps_slower(name: str, given: float | None) -> None:
+def test_moves_come_to_rest_and_never_make_steps_slower(name, given):
     """The costs of the vertices are 1 to 101; the program passes none, wrong ones, or these.  Speeds are fixed."""
     if SIZE == 1:
         return
@@ -208,7 +208,7 @@ def test_moves_come_to_rest_and_never_make_steps_slower(name: str, given: float 
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("method", ["static", "slabs"])
-def test_a_move_that_makes_steps_slower_is_undone(method: str) -> None:
+def test_a_move_that_makes_steps_slower_is_undone(method):
     """The vertices at home cost little, all others much: no rank can know that before."""
     if SIZE == 1:
         return
@@ -226,7 +226,7 @@ def test_a_move_that_makes_steps_slower_is_undone(method: str) -> None:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(("slow", "begin", "end"), [(1, 10, 30), (0, 1, 21)])
-def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow: int, begin: int, end: int) -> None:
+def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow, begin, end):
     """In each step, a rank waits for as long as its vertices take elsewhere, without using its own core."""
     if SIZE == 1:
         return
@@ -239,7 +239,7 @@ def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow: int
 
 @pytest.mark.one_mpi
 @pytest.mark.skipif(SIZE == 1, reason="nothing is moved")
-def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
     if RANK == LAST:
         monkeypatch.setattr(rebalance, "_loaded", [])
         monkeypatch.setitem(sys.modules, "numba", None)
@@ -250,40 +250,42 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch: pytest.M
         assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in reported)
 
 
+def move(balance: PlanBalance, owners: Any, reason: BalanceReason = BalanceReason.GAIN) -> None:
+    """Let rank 0 have vertices of cost 1 that had these owners before, and expect 6 s for a step that took 8 s."""
+    moved = rebalance.Moved(None, np.ones(len(owners)), (), {}, np.array(owners, dtype=np.int64), 0, 0.0)
+    balance.moved(moved, RebalanceOutcome(Decision(reason), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
+
+
+def after_a_move(speed: float, n: int, owners: list[int]) -> PlanBalance:
+    """A rank with n vertices of cost 1 and a speed that has been measured, after a move."""
+    balance = PlanBalance(np.ones(n))
+    balance._speeds.extend([speed] * 5)
+    move(balance, owners)
+    return balance
+
+
 @pytest.mark.one_mpi
-def test_what_vertices_that_came_need_longer_than_expected_is_their_cost() -> None:
+def test_what_vertices_that_came_need_longer_than_expected_is_their_cost():
     """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each."""
-    balance, vertices = PlanBalance(np.ones(4)), np.arange(6)
-    balance._speeds.extend([1.0] * 5)
-    owners = np.array([0, 0, 0, 0, 1, 1])
-    moved = rebalance.Moved(None, np.ones(6), (), {}, owners, 0, 0.0)
-    outcome = RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0)
-    balance.moved(moved, outcome, 0)
-    balance.set_costs(np.ones(len(vertices)))
+    balance = after_a_move(1.0, 4, [0, 0, 0, 0, 1, 1])
+    balance.set_costs(np.ones(6))
     for own_s in (0.0, 10.0, 20.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
     np.testing.assert_allclose(balance.costs, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0])
     assert (balance.speed, balance.load / balance.expected) == pytest.approx((1.0, 6.0))  # 6 s were expected
-    balance.moved(moved._replace(costs=np.ones(4)), outcome._replace(decision=Decision(BalanceReason.UNDONE)), 0)
+    move(balance, np.zeros(4), BalanceReason.UNDONE)
     assert balance.speed == pytest.approx(1.0)
 
 
-def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone() -> None:
-    balance = PlanBalance(np.zeros(0))
-    balance._speeds.extend([2.0] * 5)
-    moved = rebalance.Moved(None, np.ones(1), (), {}, np.ones(1, dtype=np.int64), 0, 0.0)
-    outcome = RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0)
-    balance.moved(moved, outcome, 0)
-    balance.moved(moved._replace(costs=np.zeros(0)), outcome._replace(decision=Decision(BalanceReason.UNDONE)), 0)
+def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone():
+    balance = after_a_move(2.0, 0, [1])
+    move(balance, np.zeros(0), BalanceReason.UNDONE)
     assert balance.speed == 2.0
 
 
-def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured() -> None:
-    balance = PlanBalance(np.ones(4))
-    balance._speeds.extend([1.0] * 5)
-    moved = rebalance.Moved(None, np.ones(4), (), {}, np.array([0, 0, 1, 1]), 0, 0.0)
-    balance.moved(moved, RebalanceOutcome(Decision(BalanceReason.GAIN), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
+def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured():
+    balance = after_a_move(1.0, 4, [0, 0, 1, 1])
     balance.given(np.full(4, 10.0))
     assert balance.load / balance.expected == pytest.approx(4.0)  # the time that was expected, in the new unit
     for own_s in (0.0, 9.0, 18.0):
@@ -293,7 +295,7 @@ def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured()
 
 
 @pytest.mark.one_mpi
-def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
+def test_one_slow_step_is_noise_and_two_are_a_change():
     balance, own_s, found = PlanBalance(np.ones(6)), 0.0, []
     for step_s in (0.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0, 3.0, 1.0, 1.0):
         own_s += step_s
@@ -303,9 +305,7 @@ def test_one_slow_step_is_noise_and_two_are_a_change() -> None:
 
 
 @pytest.mark.parametrize("cost", [1e-320, [np.inf, -np.inf], 1e308])
-def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(
-    cost: Any, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(cost, recwarn):
     balance = PlanBalance(np.ones(6))
     balance.given(np.ones(6))
     balance.opportunities._skipped = 9
@@ -315,7 +315,7 @@ def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(
     assert not recwarn
 
 
-def test_a_wait_does_not_count() -> None:
+def test_a_wait_does_not_count():
     with deal(mesh(4, 9)) as plan:
         plan.exchange(plan.vertices)
         before = plan._halos.own_s
@@ -335,7 +335,7 @@ class Interrupted:
         raise KeyboardInterrupt
 
 
-def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
+def test_costs_of_a_call_between_two_opportunities_count_at_the_next():
     with deal(mesh(9, 9)) as plan:
         costs, values = 1.0 + np.arange(len(plan.vertices)), np.zeros(len(plan.vertices))
         for latest in (None, 2.0 * costs):
@@ -358,11 +358,11 @@ def test_costs_of_a_call_between_two_opportunities_count_at_the_next() -> None:
             assert plan._halos.own_s > before  # it computes again
 
 
-def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_is_raised_between_two_kernels(monkeypatch):
     """In a kernel that returns arrays it became a SystemError, or crashed."""
     ended = list[bool]()
 
-    def press(*arguments: Any, plain: Any = pairs.home_of) -> Any:
+    def press(*arguments, plain=pairs.home_of):
         signal.raise_signal(signal.SIGINT)
         ended.append(True)
         return plain(*arguments)
@@ -379,7 +379,7 @@ def test_ctrl_c_is_raised_between_two_kernels(monkeypatch: pytest.MonkeyPatch) -
             check(plan, mesh(9, 9))
 
 
-def test_options_may_change_in_each_call() -> None:
+def test_options_may_change_in_each_call():
     """Calls count towards the next opportunity whatever their options are."""
     with deal(mesh(9, 9)) as plan:
         for turn in range(4):
@@ -390,12 +390,12 @@ def test_options_may_change_in_each_call() -> None:
 
 
 @pytest.mark.one_mpi
-def test_steps_are_near_the_bound_when_speeds_change() -> None:
+def test_steps_are_near_the_bound_when_speeds_change():
     """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
     graph = mesh(40, 60)
     usual = np.resize([0.8, 0.4, 0.2, 0.2], SIZE)
 
-    def speeds_at(step: int) -> np.ndarray:
+    def speeds_at(step):
         speeds = usual.copy()
         speeds[0] *= 1 / 3 if 30 <= step < 80 else 1.0
         speeds[SIZE // 2] *= 2.0 if 60 <= step < 110 else 1.0
@@ -428,7 +428,7 @@ def check_named(reported: list[str], says: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["pack", "unpack", "bytes", "exit"])
-def test_a_pack_that_fails_moves_nothing(what: str) -> None:
+def test_a_pack_that_fails_moves_nothing(what):
     if SIZE == 1:
         return
     graph = mesh(10, 10)
@@ -436,16 +436,16 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
         objects = [str(v) for v in plan.vertices.tolist()]
         heat, before = plan.vertices * 1.0, plan.vertices
 
-        def fail(*_: object) -> Any:
+        def fail(*_):
             raise SystemExit(3) if what == "exit" else ZeroDivisionError("no such thing")
 
-        def exit_on_root(one: str) -> Any:  # rank 1 may pass vertices on
+        def exit_on_root(one):  # rank 1 may pass vertices on
             return fail() if RANK == 0 else one.encode()
 
         plan._balance.opportunities._skipped = 1
         plan.rebalance(costs=np.full(len(heat), 2.0))
         at_speed(plan, 0.1 if RANK == 0 else 1.0)  # gives to rank 1
-        packs: dict[str, Callable[[str], Any]] = {"pack": fail, "exit": exit_on_root, "bytes": lambda _: "text"}
+        packs = {"pack": fail, "exit": exit_on_root, "bytes": lambda _: "text"}
         pack = packs.get(what, str.encode)
         unpack = fail if what == "unpack" else bytes.decode
         reported = raised_by_all(lambda: plan.rebalance(heat, objects, when="always", pack=pack, unpack=unpack))
@@ -469,7 +469,7 @@ def test_a_pack_that_fails_moves_nothing(what: str) -> None:
 
 
 @pytest.mark.one_mpi
-def test_tiny_costs_and_weights() -> None:
+def test_tiny_costs_and_weights():
     """Sums of costs or edge weights as small as 1e-320 were divided by zero, on all ranks."""
     n = 4 * SIZE
     graph = Graph.from_edges(n, np.arange(n - 1), np.arange(1, n), np.full(n - 1, 1e-320))
@@ -482,7 +482,7 @@ def test_tiny_costs_and_weights() -> None:
 
 
 @pytest.mark.one_mpi
-def test_a_rank_without_vertices_gets_some() -> None:
+def test_a_rank_without_vertices_gets_some():
     """Also the one between two others without any; their values get the order in memory of the first owner's."""
     graph = mesh(12, 12)
     with deal(graph, parts=on_root(np.full(graph.n, LAST))) as plan:
@@ -497,7 +497,7 @@ def test_a_rank_without_vertices_gets_some() -> None:
         assert min(sizes) > 0.6 * graph.n / SIZE
 
 
-def test_owners() -> None:
+def test_owners():
     parts = np.random.default_rng(1).integers(0, SIZE, 30)
     with deal(mesh(5, 6), parts=on_root(parts)) as plan:
         for root in {0, LAST}:

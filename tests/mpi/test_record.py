@@ -5,12 +5,11 @@ The record belongs to a process, so what is recorded runs in processes of their 
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +19,12 @@ from lb_mpi.mpi.common import recorder
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import Stored, read
 from tests.mpi.limits import largest_file
+from tests.process.lab import ROOT, until
 from tests.process.started import started
+from tools.environment import here
 
 own = MPI.COMM_WORLD.size != 3 or MPI.COMM_WORLD.rank > 0
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(own, reason="starts a run of its own: once is enough")]
-ROOT = Path(__file__).resolve().parent.parent.parent
 N = 3
 
 PROGRAM = """
@@ -101,33 +101,30 @@ if __name__ == "__main__":
 """
 
 
-def command(*arguments: str, program: str = PROGRAM) -> list[str]:
-    """Start N ranks."""
-    mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    assert mpiexec is not None
-    return [mpiexec, "-n", str(N), sys.executable, "-c", program, *arguments]
+def job(folder: Path, *arguments: str) -> dict[str, Any]:
+    """A run of N ranks that is recorded in a folder; it has not the variables of the run that this test is in."""
+    argv, variables = here().job(N, [sys.executable, *arguments])
+    return {"args": argv, "env": {**variables, "LB_MPI_RECORD": str(folder), "PYTHONPATH": str(ROOT)}, "cwd": ROOT}
 
 
-def variables(folder: Path | None) -> dict[str, str]:
-    """Not those of the run that this test is in."""
-    own = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PMI", "OMPI_COMM", "PRTE", "MPI_"))
-    }
-    own = {name: value for name, value in own.items() if name != "LB_MPI_RECORD"}
-    own |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    own |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "PYTHONPATH": str(ROOT)}
-    return own | ({} if folder is None else {"LB_MPI_RECORD": str(folder)})
+def printed(**options: Any) -> str:
+    """What a run prints that ends well."""
+    done = subprocess.run(**options, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def report(*arguments: Any) -> str:
+    return printed(args=[sys.executable, "-m", "lb_mpi", "report", *map(str, arguments)], cwd=ROOT)
 
 
 def records(folder: Path) -> list[Stored]:
     return [read(path.read_bytes()) for path in sorted(folder.iterdir())]
 
 
-def test_records_agree_with_results(tmp_path: Path) -> None:
+def test_records_agree_with_results(tmp_path):
     folder = tmp_path / "new" / "record"
-    done = subprocess.run(command(), env=variables(folder), cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    reported = json.loads(done.stdout)
+    reported = json.loads(printed(**job(folder, "-c", PROGRAM)))
     assert reported["value"] == list(range(1, 2001))
     assert reported["doubled"] == [2 * k for k in range(200)]
     sizes = [30 * (1 + 5 * (rank == 0)) for rank in range(N)]
@@ -167,18 +164,14 @@ def test_records_agree_with_results(tmp_path: Path) -> None:
     assert [flows["amount"].sum() > 0 for flows in by_way[Way.STEAL]] == [rank["received"] > 0 for rank in reported["tasks"]]
     assert sum(flows["amount"].sum() for flows in by_way[Way.LOAN]) == sum(reported["lent"])
 
-    asked = [sys.executable, "-m", "lb_mpi", "report", str(folder), "--json", "-o", str(folder / "page.html")]
-    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert said.returncode == 0, said.stderr
-    assert [of["driver"] for of in json.loads(said.stdout)["settings"]] == ["map_rows", "pool"]
+    said = report(folder, "--json", "-o", folder / "page.html")
+    assert [of["driver"] for of in json.loads(said)["settings"]] == ["map_rows", "pool"]
 
 
-def test_tasks_of_an_executor_are_recorded(tmp_path: Path) -> None:
+def test_tasks_of_an_executor_are_recorded(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SUBMITTED)
-    burns = [*command()[:-2], "-m", "lb_mpi", "pool", str(script)]
-    done = subprocess.run(burns, env=variables(tmp_path / "record"), cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    printed(**job(tmp_path / "record", "-m", "lb_mpi", "pool", str(script)))
     found = records(tmp_path / "record")
     for one in found:
         assert one.steps["driver"].tolist() == [Driver.TASKS]
@@ -189,18 +182,14 @@ def test_tasks_of_an_executor_are_recorded(tmp_path: Path) -> None:
     assert sum(one.steps["units"].sum() for one in found) == 30
     positions = [first + k for one in found for first, n, _ in one.tasks.tolist() for k in range(n)]
     assert len(set(positions)) == len(positions) == 30
-    folder, page = str(tmp_path / "record"), str(tmp_path / "report.html")
-    asked = [sys.executable, "-m", "lb_mpi", "report", folder, "-o", page]
-    said = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert said.returncode == 0, said.stderr
+    report(tmp_path / "record", "-o", tmp_path / "report.html")
 
 
-def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:
-    with started(command("wait"), env=variables(tmp_path), cwd=ROOT, start_new_session=True) as process:
+def test_the_record_of_a_killed_run_can_be_read(tmp_path):
+    run = job(tmp_path, "-c", PROGRAM, "wait")
+    with started(run.pop("args"), **run, start_new_session=True) as process:
         assert process.stdout.readline().startswith("{")
-        deadline = time.monotonic() + 60.0
-        while not all(one.steps["n"].sum() == 6 for one in records(tmp_path)) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        until(lambda: all(one.steps["n"].sum() == 6 for one in records(tmp_path)))
         found = records(tmp_path)
         os.kill(found[1].about.process, signal.SIGKILL)
         os.killpg(process.pid, signal.SIGTERM)
@@ -212,7 +201,7 @@ def test_the_record_of_a_killed_run_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "no room"])
-def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path: Path, how: str) -> None:
+def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path, how):
     file, path = recorder._File(tmp_path), tmp_path / "rank000000.lbrec"
     before = path.read_bytes()
     if how != "no room":
@@ -227,14 +216,14 @@ def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path
         assert path.read_bytes() == (b"another" if how == "replaced" else before)
 
 
-def test_a_disk_without_room_at_the_start_is_named(tmp_path: Path) -> None:
+def test_a_disk_without_room_at_the_start_is_named(tmp_path):
     with largest_file(100), pytest.raises(OSError, match=f"`ulimit -f`.: '{tmp_path}/rank000000.lbrec'"):
         recorder._File(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "record"
-    done = subprocess.run(command(), env=variables(folder), cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(**job(folder, "-c", PROGRAM), capture_output=True, text=True, timeout=240)
     assert done.returncode != 0
     assert "NotADirectoryError" in done.stderr

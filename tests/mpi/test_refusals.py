@@ -324,18 +324,18 @@ def check_all(rows: Sequence[Row], door: str, folder: Path, *, by_all: bool = Fa
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_wrong_argument_is_the_same_error_on_all_ranks(door: str, tmp_path: Path) -> None:
+def test_a_wrong_argument_is_the_same_error_on_all_ranks(door, tmp_path):
     check_all(REFUSED, door, COMM.bcast(tmp_path / "saves"), by_all=door in BY_ALL or door.endswith("all ranks alike"))
 
 
 @several
 @pytest.mark.parametrize("door", sorted({row[0] for row in DIFFER}))
-def test_arguments_that_differ_are_an_error_on_all_ranks(door: str, tmp_path: Path) -> None:
+def test_arguments_that_differ_are_an_error_on_all_ranks(door, tmp_path):
     check_all(DIFFER, door, COMM.bcast(tmp_path / "saves"), more=f" on rank {LAST}: expected")
 
 
 @several
-def test_all_ranks_that_differ_are_named() -> None:
+def test_all_ranks_that_differ_are_named():
     others = "; ".join(f"{1 + rank} on rank {rank}" for rank in range(1, SIZE)[:3])
     with pytest.raises(ValueError, match=f"every = {others}.*: expected 1, as on rank 0$"):
         lb_mpi.Balancer(COMM, every=1 + RANK)
@@ -349,7 +349,7 @@ COMMUNICATORS: list[Callable[[Any], object]] = [
 ]  # fmt: skip
 
 
-def test_what_is_no_communicator_is_refused() -> None:
+def test_what_is_no_communicator_is_refused():
     for door in COMMUNICATORS:
         with pytest.raises(TypeError, match=r"'COMM_WORLD': expected an mpi4py intracommunicator"):
             door("COMM_WORLD")
@@ -358,7 +358,7 @@ def test_what_is_no_communicator_is_refused() -> None:
 
 
 @pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.rebalance", "plan.owners"])
-def test_what_was_closed_twice_is_refused(door: str) -> None:
+def test_what_was_closed_twice_is_refused(door):
     made, use = USES[door]
     one = made(COMM)
     one.close()

@@ -23,7 +23,7 @@ WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objectiv
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(("objective", "method"), parameters(WAYS, every_size=[("uniform", "fill"), ("paper", "swap")]))
-def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
+def test_ranks_sit_where_they_ought_to(objective, method):
     graph = mesh(*most_square_mesh(SIZE))
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
     try:
@@ -36,7 +36,7 @@ def test_ranks_sit_where_they_ought_to(objective: str, method: str) -> None:
 
 
 @pytest.mark.every_size
-def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
+def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout():
     graph = mesh(1, SIZE)
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
     layout = SPEEDS[COMM.bcast(lb_mpi.arrange(graph, SPEEDS).positions if RANK == 0 else None)]
@@ -49,8 +49,8 @@ def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout() -> None:
     placed.Free()
 
 
-def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object, **__: object) -> None:
+def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch):
+    def fail(*_, **__):
         raise MemoryError("too large")
 
     monkeypatch.setattr("lb_mpi.arranging.arrange.arrange", fail)
@@ -60,6 +60,6 @@ def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch: pytest.Mo
 
 @pytest.mark.one_mpi
 @pytest.mark.skipif(SIZE == 1, reason="one rank has a way to itself")
-def test_a_graph_in_several_components_is_refused() -> None:
+def test_a_graph_in_several_components_is_refused():
     with pytest.raises(ValueError, match="components"):
         lb_mpi.reorder_ranks(COMM, lb_mpi.Graph.from_edges(SIZE, [], []), SPEEDS)

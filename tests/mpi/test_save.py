@@ -27,11 +27,12 @@ KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("
 pytestmark = pytest.mark.mpi
 ONE = np.zeros(3)
 HERE = COMM.rank == COMM.size - 1  # where an argument is another one: on one rank only
+
+
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(folder: Path) -> Path:
     """One that all ranks see, and that isn't there yet."""
-    found: Path = COMM.bcast(tmp_path / "saves")
-    return found
+    return folder / "saves"
 
 
 @contextlib.contextmanager
@@ -59,14 +60,9 @@ def share(rows: np.ndarray[Any, Any], comm: MPI.Intracomm) -> np.ndarray[Any, An
     return np.array_split(rows, comm.size)[comm.rank]
 
 
-def raises_alike(kind: type[Exception], match: str) -> contextlib.AbstractContextManager[Any]:
-    """On every rank: this error."""
-    return pytest.raises(kind, match=match)
-
-
 @pytest.mark.parametrize("size", sorted({1, COMM.size // 2 or 1, max(COMM.size - 1, 1), COMM.size}))
 @pytest.mark.every_size
-def test_rows_come_back_on_any_number_of_ranks(folder: Path, size: int) -> None:
+def test_rows_come_back_on_any_number_of_ranks(folder, size):
     rows = {"heat": whole("<f8", (2, 3)), "label": whole("U5"), "none": whole("f4", (0,))}
     with first_ranks(size) as comm:
         if comm is not None:
@@ -88,7 +84,7 @@ def test_rows_come_back_on_any_number_of_ranks(folder: Path, size: int) -> None:
 
 
 @pytest.mark.every_size
-def test_all_kinds_of_rows_in_any_order(folder: Path) -> None:
+def test_all_kinds_of_rows_in_any_order(folder):
     order = np.random.default_rng(5).permutation(N)
     mine = np.split(order, [2] * (COMM.size - 1))[COMM.rank]  # some ranks have none
     for trailing in ((), (2,)):
@@ -104,14 +100,14 @@ def test_all_kinds_of_rows_in_any_order(folder: Path) -> None:
                 assert arrays[name].flags.f_contiguous
 
 
-def test_no_rows_at_all(folder: Path) -> None:
+def test_no_rows_at_all(folder):
     lb_mpi.save(COMM, folder, 0, heat=np.zeros((0, 4), "f4"), index=[])
     step, arrays = lb_mpi.load(COMM, folder) or (-1, {})
     assert step == 0
     assert (arrays["heat"].shape, arrays["heat"].dtype) == ((0, 4), np.float32)
 
 
-def test_two_are_kept_and_one_runs_on_from_the_last(folder: Path) -> None:
+def test_two_are_kept_and_one_runs_on_from_the_last(folder):
     for _ in range(3):
         step, arrays = lb_mpi.load(COMM, folder) or (0, {"heat": np.zeros(4)})
         for step in range(step + 1, step + 3):  # noqa: B020  (as in the documentation)
@@ -142,12 +138,11 @@ def damage(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "corrupt", "lost", "manifest"])
-def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) -> None:
+def test_a_damaged_save_is_passed_over_and_then_all_are(folder, how):
     parts = saved_twice(folder)
     if COMM.rank == 0:
-        damage(
-            parts[-1].with_name("manifest") if how == "manifest" else parts[-1], "truncated" if how == "manifest" else how
-        )
+        path = parts[-1].with_name("manifest") if how == "manifest" else parts[-1]
+        damage(path, "truncated" if how == "manifest" else how)
     COMM.Barrier()
     expected = pytest.warns(UserWarning, match=r"save-00000002.*: going on from step 1, which was saved before")
     with expected if COMM.rank == 0 else contextlib.nullcontext():
@@ -162,11 +157,11 @@ def test_a_damaged_save_is_passed_over_and_then_all_are(folder: Path, how: str) 
         for path in folder.glob("*/heat-0000.npy"):
             damage(path, "corrupt")
     COMM.Barrier()
-    with raises_alike(lb_mpi.SaveError, r"no save in .*saves can be read: .*corrupt.*; .*corrupt"):
+    with pytest.raises(lb_mpi.SaveError, match=r"no save in .*saves can be read: .*corrupt.*; .*corrupt"):
         lb_mpi.load(COMM, folder)
 
 
-def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
+def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder):
     parts = saved_twice(folder)
     if COMM.rank == 0:
         damage(parts[0], "truncated")
@@ -177,10 +172,11 @@ def test_a_warning_that_is_an_error_is_one_on_all_ranks(folder: Path) -> None:
             lb_mpi.load(COMM, folder)
 
 
-def test_a_full_disk_on_one_rank_is_an_error_on_all(folder: Path) -> None:
+def test_a_full_disk_on_one_rank_is_an_error_on_all(folder):
     saved_twice(folder)
     last = COMM.size - 1
-    with largest_file(30_000, here=HERE), raises_alike(OSError, rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"):
+    says = rf"rank {last}: .*File too large.*heat-{last:04d}\.npy"
+    with largest_file(30_000, here=HERE), pytest.raises(OSError, match=says):
         lb_mpi.save(COMM, folder, 3, heat=np.zeros(10_000))
     COMM.Barrier()  # rank 0 has cleared away what was written
     assert [path.name for path in sorted(folder.glob("save-*"))] == ["save-00000001", "save-00000002"]
@@ -189,27 +185,27 @@ def test_a_full_disk_on_one_rank_is_an_error_on_all(folder: Path) -> None:
     assert (lb_mpi.load(COMM, folder) or (0,))[0] == 3
 
 
-def test_a_save_that_cannot_be_committed_is_an_error_on_all_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_save_that_cannot_be_committed_is_an_error_on_all_ranks(folder, monkeypatch):
     saved_twice(folder)
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-        with raises_alike(OSError, "No space left on device"):
+        with pytest.raises(OSError, match="No space left on device"):
             lb_mpi.save(COMM, folder, 3, heat=np.zeros(4))
     assert (lb_mpi.load(COMM, folder) or (0,))[0] == 2
 
 
-def test_another_run_that_saves_there_is_an_error(folder: Path) -> None:
+def test_another_run_that_saves_there_is_an_error(folder):
     other = Folder(folder, "rows")
     if COMM.rank == 0:
         other.lock()
-    with raises_alike(OSError, "another run saves to .*saves"):
+    with pytest.raises(OSError, match=r"another run saves to .*saves"):
         lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
     other.close()
     lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
 
 
 @pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
-def test_what_is_equal_on_two_ranks_may_be_written_in_two_ways(folder: Path) -> None:
+def test_what_is_equal_on_two_ranks_may_be_written_in_two_ways(folder):
     nan = float("nan")
     options = {"a": 1, "b": [nan, 2.5]} if HERE else {"b": (np.float32(nan), 2.5), "a": 1.0}
     for step in (1, np.int64(2)):
@@ -219,54 +215,48 @@ def test_what_is_equal_on_two_ranks_may_be_written_in_two_ways(folder: Path) -> 
         assert (found, sorted(arrays)) == (step, ["arguments", "given"])
 
 
-def test_only_the_last_folders_stay_locked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_last_folders_stay_locked(folder, monkeypatch):
     monkeypatch.setattr(module, "_LOCKED", 2)
     for name in "abca":
         before = lb_mpi.load(COMM, folder / name) or (0,)
         lb_mpi.save(COMM, folder / name, before[0] + 1, heat=np.zeros(3))
     if COMM.rank == 0:
         for name in "abc":
-            with contextlib.nullcontext() if name == "b" else raises_alike(OSError, "another run saves"):
+            with contextlib.nullcontext() if name == "b" else pytest.raises(OSError, match=r"another run saves"):
                 other = Folder(folder / name, "rows")
                 other.lock()
                 other.close()
     COMM.Barrier()
 
 
-def test_other_options_another_kind_and_earlier_steps_are_refused(folder: Path) -> None:
+def test_other_options_another_kind_and_earlier_steps_are_refused(folder):
     lb_mpi.save(COMM, folder, 3, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
     assert lb_mpi.load(COMM, folder, options={"seed": 7, "shape": [4, 5]}) is not None
     for options, says in (
-        (
-            {"shape": (4, 5), "seed": 8},
-            r"seed = 8: expected 7, as in what is saved in .*saves \(choose another folder\)",
-        ),
+        ({"shape": (4, 5), "seed": 8}, r"seed = 8: expected 7, as in what is saved in .*saves \(choose another folder\)"),
         ({"seed": 7}, r"shape = not given: expected \[4, 5\]"),
         (None, "seed = not given: expected 7"),
         ({"shape": (4, 5), "seed": 7, "wind": 1.5}, "wind = 1.5: expected none"),
     ):
-        with raises_alike(ValueError, says):
+        with pytest.raises(ValueError, match=says):
             lb_mpi.load(COMM, folder, options=options)
-        with raises_alike(ValueError, says):
+        with pytest.raises(ValueError, match=says):
             lb_mpi.save(COMM, folder, 4, heat=np.zeros(3), options=options)
     for step in (2, 3):
-        with raises_alike(ValueError, rf"step = {step}: expected more than 3, which is saved in .*saves already"):
+        with pytest.raises(ValueError, match=rf"step = {step}: expected more than 3, which is saved in .*saves already"):
             lb_mpi.save(COMM, folder, step, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
     searches = Folder(folder.with_name("searches"), "search")
     if COMM.rank == 0:
         searches.begin(1)
         searches.commit(1, {}, [])
     COMM.Barrier()
-    for call in (
-        lambda: lb_mpi.load(COMM, searches.path),
-        lambda: lb_mpi.save(COMM, searches.path, 2, heat=np.zeros(3)),
-    ):
-        with raises_alike(ValueError, "is a save of search: expected a save of rows"):
+    for call in (lambda: lb_mpi.load(COMM, searches.path), lambda: lb_mpi.save(COMM, searches.path, 2, heat=np.zeros(3))):
+        with pytest.raises(ValueError, match="is a save of search: expected a save of rows"):
             call()
 
 
 @pytest.mark.every_size
-def test_an_index_has_each_row_once(folder: Path) -> None:
+def test_an_index_has_each_row_once(folder):
     n = 3 * COMM.size
     right = 3 * COMM.rank + np.arange(3)
     for row, says in (
@@ -277,18 +267,18 @@ def test_an_index_has_each_row_once(folder: Path) -> None:
         wrong = right.copy()
         if HERE:
             wrong[1] = row
-        with raises_alike(ValueError, says):
+        with pytest.raises(ValueError, match=says):
             lb_mpi.save(COMM, folder, 1, heat=ONE, index=wrong)
-    with raises_alike(ValueError, "index has 4 numbers: expected 3, one for each row"):
+    with pytest.raises(ValueError, match="index has 4 numbers: expected 3, one for each row"):
         lb_mpi.save(COMM, folder, 1, heat=ONE, index=[0, 1, 2, 3] if HERE else right)
     lb_mpi.save(COMM, folder, 1, heat=ONE, index=right)
-    with raises_alike(ValueError, rf"index\[0\] = {n}: expected a row from 0 to {n - 1}"):
+    with pytest.raises(ValueError, match=rf"index\[0\] = {n}: expected a row from 0 to {n - 1}"):
         lb_mpi.load(COMM, folder, index=[n] if HERE else [0])
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 @pytest.mark.every_size
-def test_a_signal_reaches_all_ranks_in_the_same_step(number: signal.Signals) -> None:
+def test_a_signal_reaches_all_ranks_in_the_same_step(number):
     received = []
     with lb_mpi.asked_to_stop(COMM) as asked:
         with lb_mpi.asked_to_stop(COMM):
@@ -305,10 +295,8 @@ def test_a_signal_reaches_all_ranks_in_the_same_step(number: signal.Signals) -> 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_after_the_last_step_ends_the_process_or_is_kept_for_the_next_block(
-    monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
-    raised: list[int] = []
+def test_a_signal_after_the_last_step_ends_the_process_or_is_kept_for_the_next_block(monkeypatch, number):
+    raised = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
     with lb_mpi.asked_to_stop(COMM) as asked:
         assert asked() is None
@@ -321,7 +309,7 @@ def test_a_signal_after_the_last_step_ends_the_process_or_is_kept_for_the_next_b
             assert [asked() for _ in range(2)] == [None, expected]
 
 
-def test_a_signal_before_an_error_is_kept_for_the_next_block() -> None:
+def test_a_signal_before_an_error_is_kept_for_the_next_block():
     with contextlib.suppress(ZeroDivisionError), lb_mpi.asked_to_stop(COMM):
         if HERE:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -330,8 +318,8 @@ def test_a_signal_before_an_error_is_kept_for_the_next_block() -> None:
         assert [asked() for _ in range(2)] == [None, signal.SIGTERM]
 
 
-def test_a_handler_of_the_users_stays_and_errors_pass_through() -> None:
-    came: list[int] = []
+def test_a_handler_of_the_users_stays_and_errors_pass_through():
+    came = []
     signal.signal(signal.SIGUSR1, lambda number, _: came.append(number))
     try:
         with contextlib.suppress(ZeroDivisionError), lb_mpi.asked_to_stop(COMM) as asked:

@@ -3,9 +3,7 @@
 import itertools
 import os
 import signal
-import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,11 +26,8 @@ def _compiled() -> None:
 
 
 @pytest.fixture
-def saves() -> Iterator[Path]:
-    """A folder for all ranks."""
-    with tempfile.TemporaryDirectory() as name:  # that of rank 0 is used
-        yield Path(COMM.bcast(name)) / "saves"
-        COMM.barrier()
+def saves(folder: Path) -> Path:
+    return folder / "saves"
 
 
 def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
@@ -43,7 +38,7 @@ def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
 
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.every_size
-def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> None:
+def test_fewer_ranks_go_on_from_what_all_have_saved(saves, route):
     assert count(COMM, saves, route=route) == PUBLISHED["T1"]
     if COMM.rank == 0:
         found = Folder(saves, KIND).saves()
@@ -59,11 +54,11 @@ def test_fewer_ranks_go_on_from_what_all_have_saved(saves: Path, route: str) -> 
 
 
 @pytest.mark.every_size
-def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves, monkeypatch):
     turns = itertools.count(1)
     load = UnbalancedTreeSearch.load
 
-    def stop(self: UnbalancedTreeSearch) -> float:
+    def stop(self):
         if next(turns) == 4 and COMM.rank == COMM.size - 1:
             os.kill(os.getpid(), signal.SIGUSR1)
         return load(self)
@@ -76,8 +71,8 @@ def test_a_signal_saves_and_stops_and_the_next_call_goes_on(saves: Path, monkeyp
 
 
 @pytest.mark.every_size
-def test_a_search_is_saved_when_its_time_is_over_and_the_next_call_goes_on(saves: Path) -> None:
-    done: list[list[int]] = []
+def test_a_search_is_saved_when_its_time_is_over_and_the_next_call_goes_on(saves):
+    done = []
     for _ in range(2):
         result = lb_mpi.search(COMM, Pile(10**9), threshold=1.0, save=saves, limit_s=0.2)
         assert result.timed_out
@@ -86,12 +81,12 @@ def test_a_search_is_saved_when_its_time_is_over_and_the_next_call_goes_on(saves
     assert len(done[1]) == len(set(done[1]))
 
 
-def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raised: list[int] = []
+def test_sigterm_at_the_end_of_a_search_ends_the_process(saves, monkeypatch):
+    raised = []
     monkeypatch.setattr(signal, "raise_signal", raised.append)
     result = UnbalancedTreeSearch.result
 
-    def late(self: UnbalancedTreeSearch) -> object:
+    def late(self):
         if COMM.rank == COMM.size - 1:
             os.kill(os.getpid(), signal.SIGTERM)
         return result(self)
@@ -101,7 +96,7 @@ def test_sigterm_at_the_end_of_a_search_ends_the_process(saves: Path, monkeypatc
     assert raised == ([signal.SIGTERM] if COMM.rank == COMM.size - 1 else [])
 
 
-def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
+def test_a_disk_that_is_full_is_a_warning(saves):
     last = COMM.rank == COMM.size - 1
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with warnings.catch_warnings(record=True) as reported:
@@ -116,7 +111,7 @@ def test_a_disk_that_is_full_is_a_warning(saves: Path) -> None:
     assert COMM.rank or not Folder(saves, KIND).saves().whole
 
 
-def test_all_ranks_refuse_the_save_of_another_search(saves: Path) -> None:
+def test_all_ranks_refuse_the_save_of_another_search(saves):
     count(COMM, saves)
     with pytest.raises(ValueError, match=r"problem = 'tests\.pile\.Pile': expected .*UnbalancedTreeSearch"):
         lb_mpi.search(COMM, Pile(10), save=saves)
@@ -125,7 +120,7 @@ def test_all_ranks_refuse_the_save_of_another_search(saves: Path) -> None:
 
 
 @pytest.mark.every_size
-def test_damage_is_a_warning_and_the_save_before_is_read(saves: Path) -> None:
+def test_damage_is_a_warning_and_the_save_before_is_read(saves):
     count(COMM, saves)
     COMM.barrier()
     if COMM.rank == 0:

@@ -23,10 +23,10 @@ class SlowPile(Pile):
 
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.every_size
-def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
+def test_a_search_without_an_end_ends_when_its_time_is_over(route):
     bound = lb_mpi.Bound("max")
 
-    def children(node: int) -> list[int]:
+    def children(node):
         bound.update(node % 1000)
         return [node + 1, node + 2]
 
@@ -45,7 +45,7 @@ def test_a_search_without_an_end_ends_when_its_time_is_over(route: str) -> None:
 @pytest.mark.parametrize("route", ["ring", "random"])
 @pytest.mark.parametrize("balance", [True, False])
 @pytest.mark.every_size
-def test_every_item_is_done_once(balance: bool, route: str) -> None:
+def test_every_item_is_done_once(balance, route):
     result = lb_mpi.search(COMM, SlowPile(3000), threshold=1.0, balance=balance, route=route, trace=balance)
     assert sorted(result.value) == list(range(1, 3001))
     assert sum(len(turn.sends) for turn in result.trace) == balance * result.ranks[COMM.rank].messages
@@ -67,7 +67,7 @@ def test_every_item_is_done_once(balance: bool, route: str) -> None:
 
 
 @pytest.mark.parametrize(("host", "route"), [("one", "ring"), ("h{}", "random")])
-def test_drafts_walk_between_hosts(host: str, route: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drafts_walk_between_hosts(host, route, monkeypatch):
     used = []
     monkeypatch.setattr(MPI, "Get_processor_name", lambda: host.format(COMM.rank))
     searcher = driver.Searcher
@@ -77,7 +77,7 @@ def test_drafts_walk_between_hosts(host: str, route: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.every_size
-def test_emulated_speeds_and_fixed_quantum() -> None:
+def test_emulated_speeds_and_fixed_quantum():
     speeds = [0.8, 0.4, 0.2, 0.2]
     speed = speeds[COMM.rank % 4]
     result = lb_mpi.search(COMM, SlowPile(500), threshold=1.0, emulated_speed=speed, quantum=3)
@@ -86,7 +86,7 @@ def test_emulated_speeds_and_fixed_quantum() -> None:
     assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
 
 
-def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch):
     if COMM.size == 1:
         pytest.skip("needs another rank")
     monkeypatch.delenv("LB_MPI_RECORD", raising=False)
@@ -96,7 +96,7 @@ def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch: pytest.Monk
         lb_mpi.search(COMM, Pile(10), threshold=1.0)
 
 
-def test_a_tree_is_searched_anew_each_time_and_other_problems_and_bounds_once() -> None:
+def test_a_tree_is_searched_anew_each_time_and_other_problems_and_bounds_once():
     tree = lb_mpi.TreeSearch(1, lambda node: [2 * node, 2 * node + 1] if node < 2**9 else [])
     values = [lb_mpi.search(COMM, tree, balance=balance).value for balance in (False, True, True)]
     assert values == [2**10 - 1] * 3

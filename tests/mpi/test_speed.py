@@ -2,7 +2,6 @@
 
 import io
 import json
-import pathlib
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
@@ -27,7 +26,7 @@ RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 
 
-def test_a_machine_is_measured() -> None:
+def test_a_machine_is_measured():
     machine = measure(COMM, rounds=1, round_s=0.02)
     assert machine.hosts == tuple(COMM.allgather(MPI.Get_processor_name()))
     assert machine.speeds.min() > 0
@@ -40,14 +39,14 @@ def test_a_machine_is_measured() -> None:
         np.testing.assert_array_equal(field, COMM.bcast(field))  # the same on all ranks
 
 
-def test_messages_can_be_left_out() -> None:
+def test_messages_can_be_left_out():
     machine = measure(COMM, messages=False, rounds=1, round_s=0.01)
     assert not machine.latency_s.any()
     assert not machine.s_per_byte.any()
     assert not machine.wait_probability.any()
 
 
-def test_emulated_speeds_are_found() -> None:
+def test_emulated_speeds_are_found():
     """A rank that rests three times as long as it computes is measured as one, whatever else this machine does."""
     machine = measure(COMM, messages=False, rounds=3, round_s=0.1, emulated_speed=1.0 if RANK % 2 == 0 else 0.25)
     if SIZE == 2:  # on more ranks than cores the emulation itself may be late
@@ -55,10 +54,10 @@ def test_emulated_speeds_are_found() -> None:
     assert len(machine.speeds) == SIZE
 
 
-def test_speeds_are_in_units_of_the_users_kernel() -> None:
-    asked: list[int] = []
+def test_speeds_are_in_units_of_the_users_kernel():
+    asked = []
 
-    def kernel(n: int) -> None:
+    def kernel(n):
         asked.append(n)
         multiply_add(3 * n)
 
@@ -69,7 +68,7 @@ def test_speeds_are_in_units_of_the_users_kernel() -> None:
     assert np.all(theirs.speeds < ours.speeds)
 
 
-def test_a_unit_that_takes_long_is_one() -> None:
+def test_a_unit_that_takes_long_is_one():
     assert _calibrate(lambda n: multiply_add(20 * n)) == 1
 
 
@@ -88,7 +87,7 @@ def info(*arguments: str) -> tuple[int, str, str]:
     return code, "".join(COMM.allgather(out.getvalue())), "".join(COMM.allgather(err.getvalue()))
 
 
-def test_info() -> None:
+def test_info():
     code, out, err = info()
     assert (code, err) == (0, "")
     assert f"{SIZE} rank" in out
@@ -99,7 +98,7 @@ def test_info() -> None:
     assert given["thread_level"] in ("single", "funneled", "serialized", "multiple")
 
 
-def test_info_measures_and_writes_a_file(tmp_path: pathlib.Path) -> None:
+def test_info_measures_and_writes_a_file(tmp_path):
     path = COMM.bcast(tmp_path / "machine.json")
     code, out, err = info("--measure", "-o", str(path), "--json")
     assert (code, err) == (0, "")
@@ -124,7 +123,7 @@ def test_info_measures_and_writes_a_file(tmp_path: pathlib.Path) -> None:
     (["--measure", "--speeds", "fast"], "--speeds = 'fast'"),
     (["--measure", "-o", "nosuch/folder/m.json"], "nosuch/folder/m.json"),
 ])  # fmt: skip
-def test_info_says_what_is_wrong_once(arguments: list[str], says: str) -> None:
+def test_info_says_what_is_wrong_once(arguments, says):
     code, out, err = info(*arguments)
     assert (code, out) == (2, "")
     assert says in err
@@ -132,7 +131,7 @@ def test_info_says_what_is_wrong_once(arguments: list[str], says: str) -> None:
 
 
 @pytest.mark.one_mpi
-def test_only_one_rank_speaks_of_unknown_options() -> None:
+def test_only_one_rank_speaks_of_unknown_options():
     code, out, err = info("--unknown")
     assert (code, out) == (2, "")
     assert err.count("unrecognized arguments") == 1
@@ -182,7 +181,7 @@ test_what_one_rank_knows_of_the_speeds_all_know_in_the_next_door = several(
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
-def test_a_second_pool_begins_from_what_the_first_has_learned() -> None:
+def test_a_second_pool_begins_from_what_the_first_has_learned():
     comm, last = COMM.Dup(), SIZE - 1
     with Pool(comm) as pool:
         if RANK == 0:
@@ -197,7 +196,7 @@ def test_a_second_pool_begins_from_what_the_first_has_learned() -> None:
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
-def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them() -> None:
+def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them():
     comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
     law = "known.agrees(speeds)"
     for expected, confirms, unsure in ((True, "True", 0.1), (False, "True", 1.0), (False, law, 0.1)):
@@ -209,7 +208,7 @@ def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them(
 
 
 @pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
-def test_the_first_call_of_a_balancer_lends_rows_by_known_speeds() -> None:
+def test_the_first_call_of_a_balancer_lends_rows_by_known_speeds():
     comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
     rows = np.arange(200.0) + 1000.0 * RANK
     for first in (rows, None):

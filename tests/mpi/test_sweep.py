@@ -22,9 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.mark.parametrize("extra", [[], ["--costs", "--speeds", ",".join(["0.5"] * COMM.size)]])
-def test_the_file_holds_what_one_rank_finds(
-    monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path, extra: list[str]
-) -> None:
+def test_the_file_holds_what_one_rank_finds(monkeypatch, folder, extra):
     file = str(folder / f"{len(extra)}.npz")
     code, out, err = run(sweep, monkeypatch, *SMALL, *extra, "--output", file, "--json")
     assert (code, err) == (0, "")
@@ -40,7 +38,7 @@ def test_the_file_holds_what_one_rank_finds(
     assert given["evaluations"] == expected[:, -1].sum()
 
 
-def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch: pytest.MonkeyPatch, folder: pathlib.Path) -> None:
+def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch, folder):
     log = str(folder / "sweep.log")
     answers = [run(sweep, monkeypatch, *SMALL, "--checkpoint", log, "--json") for _ in range(2)]
     assert [(code, err) for code, _, err in answers] == [(0, "")] * 2
@@ -52,7 +50,7 @@ def test_tasks_in_the_checkpoint_are_not_repeated(monkeypatch: pytest.MonkeyPatc
     assert "sweep.log" in err
 
 
-def test_costs_are_known_well() -> None:
+def test_costs_are_known_well():
     mu = sweep.stiffnesses(20, 1)
     costs = [sweep.solve(one, 20.0)[-1] for one in mu]
     assert np.corrcoef(np.log(costs), np.log(sweep.predicted_costs(mu, 20.0)))[0, 1] > 0.8

@@ -1,6 +1,5 @@
 """The weather app on real MPI: the same bits with any balancing, on any number of ranks; clear errors."""
 
-import pathlib
 
 import numpy as np
 import pytest
@@ -25,9 +24,7 @@ def alone() -> dict[str, object]:
 
 @pytest.mark.parametrize("speeds", [False, True])
 @pytest.mark.parametrize("scheme", ["none", "auto", *ROWS_SCHEMES])
-def test_the_last_bit_does_not_depend_on_the_balancing(
-    monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], scheme: str, speeds: bool
-) -> None:
+def test_the_last_bit_does_not_depend_on_the_balancing(monkeypatch, alone, scheme, speeds):
     extra = ["--speeds", ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))] if speeds else ["--bound", "0.03"]
     given = answer(weather, monkeypatch, *SMALL, "--balance", scheme, *extra)
     assert given["checksum"] == alone["checksum"]
@@ -40,9 +37,7 @@ def test_the_last_bit_does_not_depend_on_the_balancing(
         assert given["rows_moved"] == given["bytes_moved"] == 0
 
 
-def test_saved_steps_go_on_on_another_number_of_ranks(
-    monkeypatch: pytest.MonkeyPatch, alone: dict[str, object], tmp_path: pathlib.Path
-) -> None:
+def test_saved_steps_go_on_on_another_number_of_ranks(monkeypatch, alone, tmp_path):
     save = ["--save", str(COMM.bcast(tmp_path / "saves")), "--save-every", "3"]
     for steps, first in (("4", 0), ("5", 4), ("5", 5)):
         code, out, _ = run(weather, monkeypatch, *SMALL[:-1], steps, *save)
@@ -64,11 +59,11 @@ def test_saved_steps_go_on_on_another_number_of_ranks(
         assert says in err
 
 
-def test_checksums_of_other_fields_differ(monkeypatch: pytest.MonkeyPatch, alone: dict[str, object]) -> None:
+def test_checksums_of_other_fields_differ(monkeypatch, alone):
     assert answer(weather, monkeypatch, *SMALL[:-1], "7")["checksum"] != alone["checksum"]
 
 
-def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_are_lent_from_slow_to_fast(monkeypatch):
     speeds = ",".join(["1"] + ["0.3"] * (COMM.size - 1))
     given = answer(weather, monkeypatch, "--shape", "24x48", "--levels", "24", "--steps", "12", "--speeds", speeds)
     if COMM.size in (2, 3):  # more than there are cores, and the emulated speeds are not what is measured
@@ -77,7 +72,7 @@ def test_columns_are_lent_from_slow_to_fast(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(given["imbalance"]) == 12
 
 
-def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch):
     answers = [answer(weather, monkeypatch, *SMALL, *more) for more in ([], ["--speed-changes", "0:0:1000:0.5"])]
     assert answers[0]["checksum"] == answers[1]["checksum"]
     for given, power in zip(answers, (COMM.size, COMM.size - 0.5), strict=True):
@@ -85,13 +80,13 @@ def test_a_change_of_speed_is_in_the_bound_and_printed(monkeypatch: pytest.Monke
     assert [one["after_seconds"] for one in answers[1]["steps_to_settle"]] == [0.0]
 
 
-def test_steps_until_it_has_settled() -> None:
+def test_steps_until_it_has_settled():
     imbalances, begins = [0.9, 0.1, 0.1, 0.8, 0.3, 0.1, 0.2, 0.1, 0.1], np.arange(9.0)
     found = [weather.steps_to_settle(imbalances, begins, moment) for moment in (0.0, 1.0, 3.0, 2.5, 8.0)]
     assert found == [1, 0, 4, 4, None]
 
 
-def test_the_halo_has_the_neighbours_cells() -> None:
+def test_the_halo_has_the_neighbours_cells():
     block = weather.Block(COMM, (24, 48), 3)
     whole = Climate((24, 48), slice(0, 48), slice(0, 24)).initial(3)
     whole += np.arange(24 * 48).reshape(48, 24, 1)
@@ -108,7 +103,7 @@ def test_the_halo_has_the_neighbours_cells() -> None:
     assert rows * block.n_lat == 24
 
 
-def test_kernels_against_plain_python() -> None:
+def test_kernels_against_plain_python():
     rng = np.random.default_rng(1)
     air = rng.uniform(220, 300, (5, 4, 7))
     after = np.empty((3, 2, 7))

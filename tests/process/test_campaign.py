@@ -20,14 +20,14 @@ QUICK = [
 
 
 @pytest.mark.parametrize("program", QUICK)
-def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program: object) -> None:
+def test_a_disturbed_run_ends_with_the_exact_result_or_names_the_cause(program):
     run = campaign(here(), random.Random(7), ANSWERS, [program])
     assert run.outcome in ("exact", "named"), run
     assert run.left == [], run
 
 
 @pytest.mark.one_mpi
-def test_ends_are_distinguished() -> None:
+def test_ends_are_distinguished():
     expected = {"a": 1}
     assert outcome_of(0, '{"a": 1}', "", True, lambda found: found == expected) == "exact"
     assert outcome_of(0, '{"a": 2}', "", True, lambda found: found == expected) == "wrong"

@@ -1,6 +1,5 @@
 """python -m lb_mpi, without MPI: words, keys, exit codes."""
 
-import argparse
 import contextlib
 import json
 import os
@@ -8,7 +7,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -27,14 +25,14 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obj
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_simulated_search_is_exact(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_search_is_exact(capsys):
     one = answer(capsys, "simulate", "search", "--tree", "T1", "--ranks", "16", "--latency", "5e-6", "--seed", "3")
     assert (one["nodes"], one["leaves"], one["depth"]) == (4130071, 3305118, 10)
     assert 0.5 < one["efficiency"] <= 1.0
     assert set(one) >= {"nodes", "efficiency", "balances", "messages", "virtual_seconds"}
 
 
-def test_a_warning_is_one_line() -> None:
+def test_a_warning_is_one_line():
     command = [sys.executable, "-m", "lb_mpi", "partition", "mesh:2x2", "-k", "9"]
     done = subprocess.run(command, capture_output=True, text=True)
     (line,) = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
@@ -42,7 +40,7 @@ def test_a_warning_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h", "run -h", "partition mesh:2x2 -k 2 -o -"])
-def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> None:
+def test_output_that_nobody_reads_or_there_is_no_room_for(arguments):
     command = [sys.executable, "-m", "lb_mpi", *arguments.split()]
     reader, writer = os.pipe()
     os.close(reader)
@@ -59,9 +57,7 @@ def test_output_that_nobody_reads_or_there_is_no_room_for(arguments: str) -> Non
     assert (done.returncode, done.stderr == "") == (0, "-o" not in command), "the figures of a file on stdout go to stderr"
 
 
-def test_under_mpiexec_rank_0_alone_runs_a_command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_under_mpiexec_rank_0_alone_runs_a_command(capsys, monkeypatch):
     says = "python -m lb_mpi allocate runs in one process: rank 0 does it, not rank {}\n"
     for rank, expected in enumerate(("", says.format(1), says.format(2))):
         monkeypatch.setenv("OMPI_COMM_WORLD_RANK", str(rank))
@@ -81,15 +77,13 @@ def test_under_mpiexec_rank_0_alone_runs_a_command(
     ("profile --fail-bellow 80 program.py", "--fail-below"),
     ("simulate rows --scheme dirct", "direct"),
 ])  # fmt: skip
-def test_a_misspelt_option_or_word_is_named_with_what_was_meant(
-    capsys: pytest.CaptureFixture[str], line: str, meant: str
-) -> None:
+def test_a_misspelt_option_or_word_is_named_with_what_was_meant(capsys, line, meant):
     with contextlib.suppress(SystemExit):
         main(line.split())
     assert f"; did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_a_word_that_resembles_no_other_has_no_hint(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_that_resembles_no_other_has_no_hint(capsys):
     for line in (
         "fly",
         "allocate --quick --tasks 3 --time 1",
@@ -102,16 +96,14 @@ def test_a_word_that_resembles_no_other_has_no_hint(capsys: pytest.CaptureFixtur
         assert "did you mean" not in capsys.readouterr().err
 
 
-def test_the_installed_command_without_arguments_prints_its_help() -> None:
+def test_the_installed_command_without_arguments_prints_its_help():
     command = Path(sys.executable).parent / "lb_mpi"
     done = subprocess.run([command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert "commands, each with --help" in done.stdout
 
 
-def test_files_are_refused_before_the_work_and_named_after_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_refused_before_the_work_and_named_after_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     work = ["partition", "no.graph", "-k", "2"]  # an error of the work would name this
     for path, why in (("nodir/x", "No such file or directory"), (".", "Is a directory")):
@@ -129,7 +121,7 @@ def test_files_are_refused_before_the_work_and_named_after_it(
     assert "of 1 of 2 ranks only, " in capsys.readouterr().out
 
 
-def test_what_a_command_line_means(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_line_means(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for line, code, said in (
         ("help allocate", 0, "usage: python -m lb_mpi allocate "),
@@ -154,7 +146,7 @@ def test_what_a_command_line_means(capsys: pytest.CaptureFixture[str], monkeypat
         assert all(len(one) <= 80 for one in out.splitlines())
 
 
-def test_a_command_uses_one_thread_of_blas() -> None:
+def test_a_command_uses_one_thread_of_blas():
     script = "import os; from lb_mpi.__main__ import main; main(['warmup', '-h']); print(os.environ['OPENBLAS_NUM_THREADS'])"
     for variables, expected in (({}, "1"), ({"OPENBLAS_NUM_THREADS": "2"}, "2")):
         env = {key: value for key, value in os.environ.items() if key != "OPENBLAS_NUM_THREADS"} | variables
@@ -162,7 +154,7 @@ def test_a_command_uses_one_thread_of_blas() -> None:
         assert done.stdout.splitlines()[-1] == expected
 
 
-def test_help_needs_no_numba() -> None:
+def test_help_needs_no_numba():
     script = "import sys; sys.modules['numba'] = None; from lb_mpi.__main__ import main; sys.exit(main(['arrange', '-h']))"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True).returncode == 0
 
@@ -180,7 +172,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_script_means_under_a_command_what_it_means_under_python(tmp_path: Path) -> None:
+def test_a_script_means_under_a_command_what_it_means_under_python(tmp_path):
     """Its annotations, its path, and where it imports from: the installed command finds no numpy.py that lies about."""
     script, here = tmp_path / "script.py", tmp_path / "here"
     here.mkdir()
@@ -201,9 +193,7 @@ def test_a_script_means_under_a_command_what_it_means_under_python(tmp_path: Pat
         assert done.returncode == 0, done.stderr
 
 
-def test_each_help_fits_80_columns_and_shows_what_there_is(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_help_fits_80_columns_and_shows_what_there_is(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["-h"]) == 0
     out = capsys.readouterr().out
@@ -218,16 +208,14 @@ def test_each_help_fits_80_columns_and_shows_what_there_is(
         assert max(map(len, out.splitlines())) <= 80, line
 
 
-def test_fewer_speeds_than_ranks_are_taken_in_turns(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_speeds_than_ranks_are_taken_in_turns(capsys):
     given = ["simulate", "rows", "--graph", "mesh:2x2", "--calls", "2", "--costs", "constant", "--speeds"]
     turns, whole = answer(capsys, *given, "2,1"), answer(capsys, *given, "2,1,2,1")
     assert turns | {"cpu_seconds": 0} == whole | {"cpu_seconds": 0}
 
 
-def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(options: argparse.Namespace) -> NoReturn:
+def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(capsys, monkeypatch):
+    def fail(options):
         raise error
 
     monkeypatch.setitem(COMMANDS, "allocate", COMMANDS["allocate"]._replace(run=fail))
@@ -240,7 +228,7 @@ def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(
         main(line)
 
 
-def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
+def test_simulated_rows(capsys):
     given = ["simulate", "rows", "--graph", "mesh:2x3", "--calls", "6", "--costs", "constant", "--speeds", "4,1,1,1,1,2"]
     assert main([*given, "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
@@ -252,7 +240,7 @@ def test_simulated_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert "without balancing" in capsys.readouterr().out
 
 
-def test_the_completion_of_the_page_completes_commands_and_options() -> None:
+def test_the_completion_of_the_page_completes_commands_and_options():
     (block,) = [one for one in blocks(ROOT / "docs" / "commands.md") if "bashrc" in one.mark]
     for typed, expected in ((["rep"], "report"), (["simulate"], "simulate"), (["report", "--tr"], "--trace")):
         at = f"COMP_WORDS=(lb_mpi {' '.join(typed)}) COMP_CWORD={len(typed)}"

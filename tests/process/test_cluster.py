@@ -40,7 +40,7 @@ A, B, ALL = b"\x02aaaaa", b"\x02bbbbb", b"\xff" * 6
 
 
 @pytest.mark.one_mpi
-def test_the_switch_holds_every_frame_back_and_learns() -> None:
+def test_the_switch_holds_every_frame_back_and_learns():
     switch = Switch(3, 1e-3)
     assert switch.due(0.0) is None
     switch.receive(0.0, 0, ALL + A + b"who is B?")
@@ -56,7 +56,7 @@ def test_the_switch_holds_every_frame_back_and_learns() -> None:
 
 
 @pytest.mark.one_mpi
-def test_hosts_are_numbered() -> None:
+def test_hosts_are_numbered():
     assert wanted_hosts(2, 4, "0.5,1") == [Host("h1", 4, 0.5), Host("h2", 4, 1.0)]
     assert wanted_hosts(1, 1, None) == [Host("h1")]
     for arguments in ((0, 1, None), (65, 1, None), (2, 1, "1"), (1, 1, "0"), (1, 1, "1.5"), (1, 0, None)):
@@ -66,7 +66,7 @@ def test_hosts_are_numbered() -> None:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("name", ["", "../x", "a b", "A", "-x", "h" * 21])
-def test_names_that_will_not_do(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_will_not_do(name, capsys):
     assert commands.main("cluster", [f"--name={name}", "down"], "cluster") == 2
     assert "--name" in capsys.readouterr().err
 
@@ -108,7 +108,7 @@ def running(program: str, folder: Path, *options: str, more: str = "") -> Abstra
 
 @needs_root
 @needs_mpiexec
-def test_hosts_have_names_addresses_and_a_network(delay_ms: float) -> None:
+def test_hosts_have_names_addresses_and_a_network(delay_ms):
     assert seen(run("python", "-c", PING)) >= 2 * delay_ms * 1e-3
 
 
@@ -132,7 +132,7 @@ if comm.rank == 0:
 @needs_root
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["1"], ids=["1 ms"], indirect=True)
-def test_a_search_and_rows_have_on_three_hosts_the_results_of_one(delay_ms: float) -> None:
+def test_a_search_and_rows_have_on_three_hosts_the_results_of_one(delay_ms):
     assert run("python", "-c", ON_HOSTS) == "3 8191 True\n"
 
 
@@ -165,7 +165,7 @@ if comm.rank == 0:
 @needs_root
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
+def test_a_run_whose_host_dies_goes_on(delay_ms, tmp_path):
     with running(COUNTING, tmp_path, "--restarts", "1") as process:
         until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
         kill_host("h3")
@@ -180,11 +180,11 @@ def test_a_run_whose_host_dies_goes_on(delay_ms: float, tmp_path: Path) -> None:
 @needs_root
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on(delay_ms: float, tmp_path: Path) -> None:
+def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on(delay_ms, tmp_path):
     dies = "if number == 1 and comm.rank == 2:\n    time.sleep(2.0)\n    os.kill(os.getpid(), 9)\n"
     program = COUNTING.replace("while number", dies + "while number")
     with running(program, tmp_path, "--restarts", "3") as process:
-        said: list[str] = []
+        said = []
         while sum("run: h1 (1 rank), h2 (1 rank)" in line for line in said) < 2:
             said.append(process.stderr.readline())
             assert said[-1], said
@@ -200,7 +200,7 @@ def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on
 @needs_root
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_out(delay_ms: float, tmp_path: Path) -> None:
+def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_out(delay_ms, tmp_path):
     link = ["ip", "-n", f"lbmpi-{NAME}-h3", "link", "set", "eth0"]  # what stands for ssh does not use it
     with running(COUNTING, tmp_path, "--hang-s", "4", "--restarts", "3", more="exchange") as process:
         try:
@@ -221,7 +221,7 @@ def test_a_host_that_only_the_network_of_mpi_does_not_reach_is_named_and_left_ou
 @needs_root
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> None:
+def test_a_host_that_is_not_there_is_named(delay_ms, tmp_path):
     (tmp_path / "hosts.txt").write_text("h1\nh9\n")
     done = cluster("run", "--hosts", str(tmp_path / "hosts.txt"), "--", "python", "-c", "print('started')")
     assert (done.returncode, done.stdout) == (1, "")
@@ -231,7 +231,7 @@ def test_a_host_that_is_not_there_is_named(delay_ms: float, tmp_path: Path) -> N
 @pytest.mark.one_mpi
 @needs_root
 @pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_one_cluster_of_a_name(delay_ms: float) -> None:
+def test_one_cluster_of_a_name(delay_ms):
     again = cluster("up", "--hosts", "1")
     assert again.returncode == 1
     assert "there is a cluster" in again.stderr
@@ -240,7 +240,7 @@ def test_one_cluster_of_a_name(delay_ms: float) -> None:
 
 @needs_root
 @pytest.mark.one_mpi
-def test_down_removes_what_is_its_own_and_nothing_else() -> None:
+def test_down_removes_what_is_its_own_and_nothing_else():
     assert cluster("up", "--hosts", "2", name=OTHER).returncode == 0
     others = [f"{OTHER}-h1", f"lbmpi-{OTHER}-hx", f"lbmpi-{OTHER}x-h1"]
     for other in others:
@@ -268,11 +268,11 @@ def test_down_removes_what_is_its_own_and_nothing_else() -> None:
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )  # the switch is ended, but not by its parent
 @pytest.mark.parametrize("delay_s", [0.0, 1e-3])
-def test_nothing_is_left_of_a_start_that_is_interrupted(monkeypatch: pytest.MonkeyPatch, delay_s: float) -> None:
+def test_nothing_is_left_of_a_start_that_is_interrupted(monkeypatch, delay_s):
     monkeypatch.chdir(ROOT)
     calls = []
 
-    def interrupted(*arguments: str) -> str:
+    def interrupted(*arguments):
         calls.append(arguments)
         if "addr" in arguments and f"lbmpi-{OTHER}-h2" in arguments:
             raise KeyboardInterrupt

@@ -24,7 +24,7 @@ SECONDS = 30.0  # within which a refusal is printed, on a busy machine; ssh itse
 
 
 @pytest.mark.one_mpi
-def test_without_a_server_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_it_says_what_to_install(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
     with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
         openssh.check()
@@ -61,7 +61,7 @@ def logins(host: str) -> int:
 
 
 @needs_mpiexec
-def test_the_hosts_are_reached_by_ssh_alone(servers: None) -> None:
+def test_the_hosts_are_reached_by_ssh_alone(servers):
     before = logins("h2"), logins("h3")
     done = cluster("run", "--", "python", "-c", PING, name=NAME)
     assert done.returncode == 0, done.stderr
@@ -79,7 +79,7 @@ def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
 
 
 @pytest.mark.one_mpi
-def test_all_files_of_a_cluster_are_in_its_folder(lab: None) -> None:
+def test_all_files_of_a_cluster_are_in_its_folder(lab):
     config = (FOLDER / "config").read_text()
     assert f'UserKnownHostsFile "{FOLDER}/known_hosts"' in config
     assert "GlobalKnownHostsFile none" in config
@@ -104,7 +104,7 @@ def refusal(*program: str) -> str:
 
 
 @pytest.mark.one_mpi
-def test_a_key_that_is_not_let_in(servers: None, tmp_path: Path) -> None:
+def test_a_key_that_is_not_let_in(servers, tmp_path):
     (FOLDER / "h2" / "authorized_keys").write_text(give_another_key(tmp_path))
     said = refusal("--", "python", "-c", "print('started')")
     assert "host h2: " in said
@@ -119,7 +119,7 @@ def without(host: str) -> str:
 
 
 @pytest.mark.one_mpi
-def test_a_host_key_that_is_not_known(servers: None) -> None:
+def test_a_host_key_that_is_not_known(servers):
     (FOLDER / "known_hosts").write_text(without("h2"))
     said = refusal()
     assert "host h2: Host key verification failed." in said
@@ -127,7 +127,7 @@ def test_a_host_key_that_is_not_known(servers: None) -> None:
 
 
 @pytest.mark.one_mpi
-def test_a_host_key_that_has_changed(servers: None, tmp_path: Path) -> None:
+def test_a_host_key_that_has_changed(servers, tmp_path):
     changed = f"[h2]:{PORT} {give_another_key(tmp_path)}"
     (FOLDER / "known_hosts").write_text(without("h2") + changed)
     said = refusal()
@@ -141,7 +141,7 @@ def log_in_with(host: str, words: str) -> None:
 
 
 @needs_mpiexec
-def test_a_login_shell_that_prints_a_banner(servers: None) -> None:
+def test_a_login_shell_that_prints_a_banner(servers):
     log_in_with("h2", 'echo Welcome to h2; exec sh -c \\"$SSH_ORIGINAL_COMMAND\\"')
     script = "from mpi4py import MPI; n = MPI.COMM_WORLD.allreduce(1); MPI.COMM_WORLD.rank or print('ranks:', n)"
     done = cluster("run", "--", "python", "-c", script, name=NAME)
@@ -154,7 +154,7 @@ def test_a_login_shell_that_prints_a_banner(servers: None) -> None:
     (ROOT.parent, f"The folder {ROOT} must exist there under the same path"),
     (ROOT, "Python and lb_mpi must exist there under the same path"),
 ])  # fmt: skip
-def test_a_host_without_the_clone(servers: None, hidden: Path, says: str) -> None:
+def test_a_host_without_the_clone(servers, hidden, says):
     hide = f"mount -t tmpfs tmpfs {hidden}; $SSH_ORIGINAL_COMMAND"
     log_in_with("h2", f'exec unshare --mount sh -c \\"{hide}\\"')
     said = refusal()
@@ -163,7 +163,7 @@ def test_a_host_without_the_clone(servers: None, hidden: Path, says: str) -> Non
 
 
 @pytest.mark.one_mpi
-def test_a_host_that_is_not_in_reach(servers: None) -> None:
+def test_a_host_that_is_not_in_reach(servers):
     route = ["ip", "-n", f"lbmpi-{NAME}-h1", "route"]
     there = ["unreachable", "10.77.0.2"]
     subprocess.run([*route, "add", *there], check=True)
@@ -174,7 +174,7 @@ def test_a_host_that_is_not_in_reach(servers: None) -> None:
 
 
 @needs_mpiexec
-def test_a_run_whose_host_is_cut_off_goes_on_without_it(servers: None, tmp_path: Path) -> None:
+def test_a_run_whose_host_is_cut_off_goes_on_without_it(servers, tmp_path):
     link = ["ip", "-n", f"lbmpi-{NAME}-h2", "link", "set", "eth0"]
     program = ("python", "-c", COUNTING, str(tmp_path))
     with ThreadPoolExecutor(1) as other:
@@ -191,7 +191,7 @@ def test_a_run_whose_host_is_cut_off_goes_on_without_it(servers: None, tmp_path:
 
 # The last that uses these servers: one of them is killed.
 @needs_mpiexec
-def test_a_host_that_dies_while_a_program_runs(servers: None, tmp_path: Path) -> None:
+def test_a_host_that_dies_while_a_program_runs(servers, tmp_path):
     script = (
         "import subprocess, sys, time; from mpi4py import MPI; c = MPI.COMM_WORLD; c.Barrier()\n"
         "if c.rank == 2: open(sys.argv[1], 'w').close()\nwhile True: time.sleep(0.01)"

@@ -38,7 +38,7 @@ def in_shell(script: str, shell: list[str] = OPENED) -> subprocess.CompletedProc
 @needs_user_namespaces
 @needs_mpiexec
 @pytest.mark.parametrize("delay_ms", [pytest.param("0", marks=pytest.mark.one_mpi), "1"])
-def test_a_program_runs_on_its_hosts(tmp_path: Path, delay_ms: str) -> None:
+def test_a_program_runs_on_its_hosts(tmp_path, delay_ms):
     if delay_ms != "0" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("no /dev/net/tun")
     (tmp_path / "hosts.py").write_text(PING)
@@ -59,7 +59,7 @@ def test_a_program_runs_on_its_hosts(tmp_path: Path, delay_ms: str) -> None:
 
 @pytest.mark.one_mpi
 @needs_user_namespaces
-def test_without_such_a_shell_the_error_has_it() -> None:
+def test_without_such_a_shell_the_error_has_it():
     done = in_shell('"$@" up --hosts 2', ORDINARY)
     assert done.returncode == 1
     assert done.stderr == f"launch/cluster: error: needs root, or a shell in which you are: {SHELL}\n"

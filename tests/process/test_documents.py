@@ -50,12 +50,12 @@ def run(command: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_shown_output_is_what_the_commands_print(page: Path, tmp_path: Path) -> None:
+def test_shown_output_is_what_the_commands_print(page, tmp_path):
     pytest.importorskip("mpi4py")
     if CLONE.search(page.read_text()):
         for name in ("apps", "benchmarks", "launch", "lb_mpi", "tests"):
             (tmp_path / name).symlink_to(ROOT / name)
-    seen: str | None = None
+    seen = None
     for block in blocks(page):
         if block.language == "text" and seen is not None and not block.mark.startswith("not run"):
             figures_differ = block.mark == "figures differ"
@@ -70,7 +70,7 @@ def test_shown_output_is_what_the_commands_print(page: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_each_block_says_what_it_is(page: Path) -> None:
+def test_each_block_says_what_it_is(page):
     for block in blocks(page):
         where = f"{names(page)}, line {block.line}"
         assert block.language in LANGUAGES, where
@@ -78,13 +78,13 @@ def test_each_block_says_what_it_is(page: Path) -> None:
         assert block.language != "python" or block.name or block.mark.startswith("not run"), f"{where}: no file"
 
 
-def test_a_wrong_output_is_noticed() -> None:
+def test_a_wrong_output_is_noticed():
     assert same("a  1.5 s\n", "a 12.25 s", figures_differ=True)
     assert not same("a 1.5 s", "b 1.5 s", figures_differ=True)
     assert not same("a 1.5 s", "a 1.6 s", figures_differ=False)
 
 
-def test_blocks_are_found_with_their_marks(tmp_path: Path) -> None:
+def test_blocks_are_found_with_their_marks(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("x\n<!-- long -->\n```sh\n# no command\na \\\nb\nc\n```\n\n```python\n# f.py\nd\n```\n")
     first, second = blocks(page)
@@ -94,7 +94,7 @@ def test_blocks_are_found_with_their_marks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", sorted({*PAGES, *(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"}), ids=names)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
+def test_links_between_pages_lead_somewhere(page):
     for target in re.findall(
         r"\]\(([^)#:]+)(?:#[^)]*)?\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     ):

@@ -4,11 +4,11 @@ import importlib.util
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.process.lab import until
 from tests.process.started import LIMIT_S, needs_mpiexec, on_ranks, started
 from tools.environment import ROOT, here
 
@@ -40,9 +40,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("ranks", "python"), [*(pytest.param(1, python, marks=pytest.mark.one_mpi) for python in ([], POOL)), (3, POOL)]
 )
-def test_a_script_ends_when_its_tasks_are_done(
-    tmp_path: Path, ranks: int, python: list[str], arguments: list[str]
-) -> None:
+def test_a_script_ends_when_its_tasks_are_done(tmp_path, ranks, python, arguments):
     assert on_ranks(ranks, *python, script(tmp_path, AT_END), *arguments) == (0, "apple\n")
 
 
@@ -54,7 +52,7 @@ with lb_mpi.Executor() as executor:
 """
 
 
-def test_a_level_of_threads_that_is_not_there(tmp_path: Path) -> None:
+def test_a_level_of_threads_that_is_not_there(tmp_path):
     code, said = on_ranks(2, script(tmp_path, LEVEL))
     assert code not in (0, 124)
     assert "MPI gives MPI_THREAD_FUNNELED: lb_mpi.Executor calls it from a thread, and needs MPI_THREAD_SERIALIZED" in said
@@ -83,7 +81,7 @@ if __name__ == "__main__":
 """
 
 
-def test_python_ends_after_the_task_that_ctrl_c_has_left_running(tmp_path: Path) -> None:
+def test_python_ends_after_the_task_that_ctrl_c_has_left_running(tmp_path):
     assert on_ranks(1, *POOL, script(tmp_path, GOES_ON)) == (0, "interrupted\nend of the task\n")
 
 
@@ -96,7 +94,7 @@ executor.shutdown()
 """
 
 
-def test_every_task_of_a_script_without_a_guard_has_the_hint(tmp_path: Path) -> None:
+def test_every_task_of_a_script_without_a_guard_has_the_hint(tmp_path):
     code, said = on_ranks(3, *POOL, script(tmp_path, NO_GUARD))
     assert code == 0
     assert "lb_mpi.Executor on a rank that runs tasks: expected it under `if __name__ == '__main__':`\n" in said
@@ -117,27 +115,22 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path: Path, ranks: int) -> None:
+def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path, ranks):
     begun = tmp_path / "begun"
     begun.mkdir()
     command, variables = here().job(ranks, [sys.executable, *POOL, script(tmp_path, WAITS), str(begun)])
     with started(command, env={**os.environ, **variables}, cwd=ROOT, start_new_session=True) as process:
-        until = time.monotonic() + LIMIT_S
-        while len([*begun.iterdir()]) < ranks and time.monotonic() < until:
-            time.sleep(0.05)
+        until(lambda: len([*begun.iterdir()]) >= ranks)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
     assert "KeyboardInterrupt" in said or here().mpi == "openmpi"  # whose mpiexec passes no more output on
-    until = time.monotonic() + LIMIT_S  # Open MPI's mpiexec ends a moment before its ranks
-    pids = [int(path.name.split("-")[0]) for path in begun.iterdir()]
-    while left := [pid for pid in pids if Path(f"/proc/{pid}").exists()]:
-        assert time.monotonic() < until, left
-        time.sleep(0.05)
+    pids = [path.name.split("-")[0] for path in begun.iterdir()]
+    until(lambda: not any(Path("/proc", pid).exists() for pid in pids))  # Open MPI's mpiexec ends a moment before its ranks
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 5])
-def test_the_suite_of_cpython(ranks: int) -> None:
+def test_the_suite_of_cpython(ranks):
     if importlib.util.find_spec("test.test_concurrent_futures") is None:
         pytest.skip(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")
     code, said = on_ranks(ranks, *POOL, "-m", "tests.process.executor_suite")

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from lb_mpi import signs
 from lb_mpi.cli.run import commands, limit, rank
 from lb_mpi.cli.run.host import children
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
+from tests.process.lab import until
 from tests.process.started import LIMIT_S, started
 from tools.environment import ROOT
 
@@ -89,23 +89,19 @@ def host() -> Iterator[Host]:
     assert limit.bearers(mark) == set()
 
 
-def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path: Path) -> None:
+def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)\n")  # host.py itself imports no site
     mark, env = limit.marked({**os.environ, "PYTHONPATH": str(tmp_path)})
     with started(commands.argv(sys.executable, "host"), cwd=ROOT, env=env, stdin=subprocess.PIPE) as process:
         process.stdin.write(f"{mark}\n")
         process.stdin.flush()
-        while not any(b"facts" in commands_of(pid) for pid in limit.bearers(mark)):
-            assert process.poll() is None
-            time.sleep(0.01)
+        until(lambda: any(b"facts" in commands_of(pid) for pid in limit.bearers(mark)))
         process.kill()
         process.wait()
-        given_up = time.monotonic() + LIMIT_S
-        while limit.bearers(mark) and time.monotonic() < given_up:
-            time.sleep(0.01)
-        left = limit.bearers(mark)
-        limit.end(mark)
-        assert left == set()
+        try:
+            until(lambda: not limit.bearers(mark))
+        finally:
+            limit.end(mark)
 
 
 def commands_of(pid: int) -> bytes:
@@ -120,7 +116,7 @@ def begun(number: str) -> str:
     return json.dumps({"rank": number})
 
 
-def test_a_rank_is_believed(host: Host) -> None:
+def test_a_rank_is_believed(host):
     with host.sent(begun("3"), saves=1) as pid:
         assert pid
         (line,) = host.answers()
@@ -132,26 +128,26 @@ def test_a_rank_is_believed(host: Host) -> None:
 
 
 @pytest.mark.parametrize("saves", [0, 1])
-def test_junk_is_ignored(host: Host, saves: int) -> None:
+def test_junk_is_ignored(host, saves):
     for junk in ("", "{", "[[" * 900, "7", "{}", '{"rank": 3}', '{"rank": "3", "host": 1, "code": {}}', "\udcff"):
         with host.sent(junk, saves=saves):
             assert host.answers("save", "stack 3") == ['lb_mpi stack {"rank": "3", "text": ""}\n'], junk
 
 
 @pytest.mark.parametrize("uid", [0, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
-def test_a_stranger_is_not_believed(host: Host, uid: int) -> None:
+def test_a_stranger_is_not_believed(host, uid):
     with host.sent(line_of(DEATH), marked=bool(uid), uid=uid):
         assert host.answers() == []
     with host.sent(begun("0"), marked=bool(uid), uid=uid, saves=1):
         assert host.answers() == []
 
 
-def test_a_death_is_reported_by_the_rank_itself(host: Host) -> None:
+def test_a_death_is_reported_by_the_rank_itself(host):
     with host.sent(line_of(DEATH)):  # bears the mark, but has not said that it is there
         assert host.answers() == []
 
 
-def test_no_signal_goes_to_a_process_that_a_message_names(host: Host) -> None:
+def test_no_signal_goes_to_a_process_that_a_message_names(host):
     with started(["sleep", "60"]) as other:
         with host.sent(json.dumps({"rank": "0", "pid": os.getpid()}), saves=other.pid):
             host.answers("save", "stack 0")
@@ -160,7 +156,7 @@ def test_no_signal_goes_to_a_process_that_a_message_names(host: Host) -> None:
         assert other.poll() is None
 
 
-def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
+def test_a_name_that_another_process_could_foresee_is_not_used():
     mark, _ = limit.marked({})
     assert mark not in " ".join(commands.argv(sys.executable, "host"))
     assert limit.marked({})[0].rpartition("-")[2] != mark.rpartition("-")[2]
@@ -168,14 +164,14 @@ def test_a_name_that_another_process_could_foresee_is_not_used() -> None:
     assert mark in rank.address(mark)
 
 
-def test_printed_lines_contain_no_control_characters() -> None:
+def test_printed_lines_contain_no_control_characters():
     assert printable("\x1b[2Jrank\r\n\x00\u202e é") == "\\x1b[2Jrank\\r\\n\\x00\\u202e é"
     assert "\x1b" not in str(read(End, line_of(End("0", "\x1b[2J", 1))))
     assert str(End("1", "here", -signal.SIGXFSZ)).endswith(": a file has reached the limit of `ulimit -f`")
     assert "\n" not in read(RankState, line_of(RankState("0", "here", phase="x\nrun: y"))).phase
 
 
-def test_a_page_is_no_file_of_somebodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_is_no_file_of_somebodys(tmp_path, monkeypatch):
     file = tmp_path / "precious"
     file.write_bytes(b"x" * signs.BYTES)
     monkeypatch.setenv(signs.VARIABLE, str(file))
@@ -197,7 +193,7 @@ os.read(0, 1)
 """
 
 
-def test_a_process_with_more_children_than_a_read_returns() -> None:
+def test_a_process_with_more_children_than_a_read_returns():
     with subprocess.Popen([sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"there\n"
         assert len(set(children(process.pid))) == 800

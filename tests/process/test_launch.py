@@ -47,7 +47,7 @@ def family(folder: Path) -> list[int]:
 
 
 @needs_proc
-def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> None:
+def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path):
     with tempfile.TemporaryFile() as said:
         argv = [sys.executable, "-c", FAMILY, str(tmp_path)]
         assert limited.run(argv, 6.0, env=HERE, stderr=said) == limit.HUNG
@@ -60,7 +60,7 @@ def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path: Path) -> 
 
 
 @needs_proc
-def test_processes_left_by_a_finished_command_are_ended(tmp_path: Path) -> None:
+def test_processes_left_by_a_finished_command_are_ended(tmp_path):
     waits = "import pathlib\nwhile len(list(pathlib.Path(sys.argv[1]).iterdir())) < 3: time.sleep(0.02)\nos._exit(7)"
     script = FAMILY.rpartition("time.sleep(60)")[0] + waits
     assert limited.run([sys.executable, "-c", script, str(tmp_path)], 30.0, env=HERE) == 7
@@ -69,7 +69,7 @@ def test_processes_left_by_a_finished_command_are_ended(tmp_path: Path) -> None:
 
 @needs_proc
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_ends_everything(tmp_path: Path, number: signal.Signals) -> None:
+def test_ctrl_c_ends_everything(tmp_path, number):
     script = f"""
 import sys
 from lb_mpi.cli.run import limit
@@ -96,14 +96,14 @@ def report(folder: Path, rank: int, **endings: str) -> Path:
     return path
 
 
-def test_counts_of_one_rank(tmp_path: Path) -> None:
+def test_counts_of_one_rank(tmp_path):
     one = report(tmp_path, 0, a="passed", b="skipped", c="failure", d="error", e="passed")
     assert count([one], 1) == (Counts(2, 2, 1), "")
     assert str(Counts(2, 2, 1)) == "2 passed, 2 failed, 1 skipped"
     assert str(Counts(2)) == "2 passed, 0 failed"
 
 
-def test_a_test_that_fails_on_any_rank_has_failed_once(tmp_path: Path) -> None:
+def test_a_test_that_fails_on_any_rank_has_failed_once(tmp_path):
     reports = [
         report(tmp_path, 0, a="passed", b="passed", c="skipped"),
         report(tmp_path, 1, a="passed", b="failure", c="skipped"),
@@ -112,7 +112,7 @@ def test_a_test_that_fails_on_any_rank_has_failed_once(tmp_path: Path) -> None:
     assert count(reports, 1) == (Counts(1, 1, 1), "")
 
 
-def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
+def test_a_lost_rank_is_a_failure(tmp_path):
     good = report(tmp_path, 1, a="passed")
     counts, problem = count([tmp_path / "0.xml", good], 134)
     assert counts == Counts(1, 1, 0)
@@ -121,7 +121,7 @@ def test_a_lost_rank_is_a_failure(tmp_path: Path) -> None:
     assert count([tmp_path / "0.xml", good], 0)[0].failed == 1
 
 
-def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path: Path) -> None:
+def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path):
     good, empty, skipped = report(tmp_path, 0, a="passed"), report(tmp_path, 1), report(tmp_path, 2, a="skipped")
     assert count([good], limit.HUNG) == (Counts(1, 1, 0), "hung")
     assert count([empty], counts.NO_TEST) == (Counts(0, 1, 0), "no test ran")
@@ -142,7 +142,7 @@ def stage(
     return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, outcome_of)
 
 
-def test_nothing_run_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_run_is_a_failure(capsys):
     assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
 
@@ -159,9 +159,7 @@ def failing(tmp_path: Path, name: str, times: int) -> stages.Stage:
     return stage(name, Counts())._replace(outcome_of=outcome_of)
 
 
-def test_a_stage_that_failed_beside_others_runs_once_more_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_failed_beside_others_runs_once_more_alone(tmp_path, capsys):
     assert schedule.run_all([failing(tmp_path, "once", 1), stage("serial", Counts(5))], verbose=False)
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["failed beside others and passed alone: once", "6 passed, 0 failed"]
@@ -171,13 +169,13 @@ def test_a_stage_that_failed_beside_others_runs_once_more_alone(
     assert (tmp_path / "twice").read_text() == ".."
 
 
-def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path: Path) -> None:
+def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path):
     assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
     assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"], verbose=False)
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
 
 
-def test_two_stages_run_on_cores_that_others_leave_idle() -> None:
+def test_two_stages_run_on_cores_that_others_leave_idle():
     full, idle = stage("full", Counts(1), n_cores=schedule.N_CORES), stage("idle", Counts(1), n_cores=stages.IDLE)
     assert schedule.fits(idle, [], [full, idle])
     assert not schedule.fits(idle, [], [idle, idle])
@@ -187,11 +185,11 @@ def test_two_stages_run_on_cores_that_others_leave_idle() -> None:
     assert not schedule.run_all([stage("core", Counts(1), script=script, silence_s=0.3)], verbose=False)
 
 
-def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path: Path) -> None:
+def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path):
     file = tmp_path / "made"
     first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
     second = stage("second", Counts(1), script=f"open({str(file)!r})")._replace(after=("first",))
-    noted: list[int] = []
+    noted = []
     outcome_of = second.outcome_of
     second = second._replace(outcome_of=lambda folder, code: noted.append(code) or outcome_of(folder, code))
     assert schedule.run_all([first, second], verbose=False)
@@ -208,9 +206,7 @@ time.sleep(END)
 """
 
 
-def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(capsys, monkeypatch):
     monkeypatch.setattr(schedule, "SIGN_S", 0.5)
     assert schedule.run_all([stage("slow", Counts(9), script=f"N, END = 30, 0{NOTES}", silence_s=5.0)], verbose=False)
     assert re.search(r"slow: \d+ of 9 tests, now tests/a.py::test_\d", capsys.readouterr().out)
@@ -219,7 +215,7 @@ def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(
     assert re.search(r"hangs .*FAILED hung", capsys.readouterr().out)
 
 
-def test_pytest_notes_its_progress(tmp_path: Path) -> None:
+def test_pytest_notes_its_progress(tmp_path):
     (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
     argv = [sys.executable, "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider", str(tmp_path)]
     variables = {**HERE, "PYTHONPATH": str(ROOT), progress.VARIABLE: str(tmp_path)}
@@ -228,7 +224,7 @@ def test_pytest_notes_its_progress(tmp_path: Path) -> None:
     assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
 
 
-def test_each_file_is_in_one_share() -> None:
+def test_each_file_is_in_one_share():
     shares = testing.choose(wanted({}), *testing.parse(["--serial-only"]))[-testing.N_SHARES :]
     dealt = [word for share in shares for word in share.argv(ROOT) if word.endswith(".py")]
     assert sorted(dealt) == [str(file.relative_to(ROOT)) for file in testing.files_of("protocol", "unit")]
@@ -254,11 +250,11 @@ CHECKS = ["apps.kernels", "ruff", "mypy"]
     (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
     (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
 ])  # fmt: skip
-def test_stages_are_chosen(arguments: list[str], names: list[str]) -> None:
+def test_stages_are_chosen(arguments, names):
     assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
 
 
-def test_stages_with_both_mpis() -> None:
+def test_stages_with_both_mpis():
     found = testing.choose_both(testing.parse(["--both"])[0])
     first, second = (testing.choose(wanted({"MPI": mpi}), *testing.parse(how)) for mpi, how in BOTH)
     names = [one.name for one in found]
@@ -278,7 +274,7 @@ def test_stages_with_both_mpis() -> None:
 BOTH = (("mpich", []), ("openmpi", ["--other-mpi"]))
 
 
-def test_the_variable_mpi_chooses() -> None:
+def test_the_variable_mpi_chooses():
     assert wanted({}).path == ROOT / FOLDERS["mpich"]
     assert wanted({"MPI": "OpenMPI"}).path == ROOT / FOLDERS["openmpi"]
     with pytest.raises(SetupError, match="MPI=mvapich: expected mpich or openmpi") as error:
@@ -286,7 +282,7 @@ def test_the_variable_mpi_chooses() -> None:
     assert error.value.code == 2
 
 
-def test_variables_from_nothing_and_without_what_leads_away() -> None:
+def test_variables_from_nothing_and_without_what_leads_away():
     environment = wanted({})
     bare = environment.variables({})
     assert bare["PATH"].split(os.pathsep)[0] == str(environment.path / "bin")

@@ -1,6 +1,5 @@
 """A rank that leaves a `with` statement by an exception: its traceback is seen, and the program ends."""
 
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ MPI.Finalize()
 
 @needs_mpiexec
 @pytest.mark.parametrize("python", [[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
-def test_leaving_a_plan(tmp_path: Path, python: list[str]) -> None:
+def test_leaving_a_plan(tmp_path, python):
     code, said = on_ranks(3, *python, str(tmp_path / "leaving.py"), text=SCRIPT)
     assert code not in (0, 124), said
     assert "ZeroDivisionError: on purpose" in said
@@ -48,6 +47,6 @@ def test_leaving_a_plan(tmp_path: Path, python: list[str]) -> None:
 
 
 @needs_mpiexec
-def test_lb_mpi_may_be_imported_before_mpi_is_initialised(tmp_path: Path) -> None:
+def test_lb_mpi_may_be_imported_before_mpi_is_initialised(tmp_path):
     code, said = on_ranks(2, str(tmp_path / "late.py"), text=LATE)
     assert (code, said.split()) == (0, ["right"] * 2)

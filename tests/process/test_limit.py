@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -26,9 +25,7 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]
 
 
-def test_processes_that_cannot_be_ended_are_named_and_not_awaited(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_processes_that_cannot_be_ended_are_named_and_not_awaited(monkeypatch, capsys):
     monkeypatch.setattr(limit, "GRACE_S", 0.05)
     monkeypatch.setattr(limit, "LEFT_S", 0.1)
     mark, env = limit.marked(os.environ)
@@ -41,7 +38,7 @@ def test_processes_that_cannot_be_ended_are_named_and_not_awaited(
     assert f"left behind: process {process.pid} is still there " in said
 
 
-def test_started_programs_end_at_signals_that_the_tests_ignore() -> None:
+def test_started_programs_end_at_signals_that_the_tests_ignore():
     before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
     try:
         for number in before:
@@ -54,11 +51,11 @@ def test_started_programs_end_at_signals_that_the_tests_ignore() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch: pytest.MonkeyPatch, number: signal.Signals) -> None:
+def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch, number):
     processes = []
 
     class Popen(subprocess.Popen[bytes]):
-        def __init__(self, *args: object, **options: object) -> None:
+        def __init__(self, *args, **options):
             super().__init__(*args, **options)
             processes.append(self)
             signal.raise_signal(number)
@@ -85,7 +82,7 @@ def segment() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
-def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
+def test_segments_in_use_stay_and_others_go(segment):
     with segment.open("r+b") as file:
         limit.remove_orphans()
         assert segment.exists()  # somebody has it open
@@ -96,7 +93,7 @@ def test_segments_in_use_stay_and_others_go(segment: Path) -> None:
     until(lambda: limit.remove_orphans() or not segment.exists())  # another process may look at it for a moment
 
 
-def test_files_of_the_user_and_segments_of_earlier_runs_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_the_user_and_segments_of_earlier_runs_stay(tmp_path, monkeypatch):
     monkeypatch.setattr(limit, "_FOLDER", tmp_path)
     names = "mpich_shm_c4ac3b79_0", "sm_segment.a.de-b.0.e4790001.1", "osc_sm.vm.e4790001.0.4", "ucx_shm_posix_8310561"
     mine = "osc_amplitudes.npy", "osc_sm.npy", "sm_segment.results.npy", "mpich_shm_data", "ucx_shm_x"
@@ -111,7 +108,7 @@ def test_files_of_the_user_and_segments_of_earlier_runs_stay(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("more", [[], ["--pid", "--fork", "--mount-proc"]])
-def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path, more: list[str]) -> None:
+def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment, more):
     inside = ["unshare", "--user", "--map-root-user", *more]
     if subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces here")
@@ -124,16 +121,14 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment: Path, mor
 @pytest.mark.parametrize(("pid", "ipc", "removed"), [
     (0xEFFFFFFC, 0xEFFFFFFF, True), (1, 1, True), (1, 0xEFFFFFFF, False), (0xEFFFFFFC, 1, True),
 ])  # fmt: skip
-def test_in_a_container_segments_are_removed_unless_the_machine_shares_them(
-    segment: Path, monkeypatch: pytest.MonkeyPatch, pid: int, ipc: int, removed: bool,
-) -> None:  # fmt: skip
+def test_in_a_container_segments_are_removed_unless_the_machine_shares_them(segment, monkeypatch, pid, ipc, removed):
     found, plain = {f"/proc/self/ns/{name}": SimpleNamespace(st_ino=n) for name, n in (("pid", pid), ("ipc", ipc))}, os.stat
     monkeypatch.setattr(os, "stat", lambda path, **how: found.get(path) or plain(path, **how))
     limit.remove_orphans()
     assert segment.exists() != removed
 
 
-def test_the_segment_of_a_rank_that_was_killed_is_removed(segment: Path) -> None:
+def test_the_segment_of_a_rank_that_was_killed_is_removed(segment):
     make = f"import os; f = open({str(segment)!r}, 'w+b'); f.truncate(4096)"  # in one go: it may have been removed by others
     maps = make + "; import mmap; m = mmap.mmap(f.fileno(), 0); os.kill(os.getpid(), 9)"
     assert limited.run([sys.executable, "-c", maps], 60.0, env=os.environ) == -signal.SIGKILL
@@ -144,7 +139,7 @@ COMMANDS = "run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "te
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path: Path, command: str) -> None:
+def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path, command):
     name, *arguments = command.split()
     script = ROOT / "launch" / name
     start = "run_module('lb_mpi'" if name == "-m" else f"run_path({str(script)!r}"
@@ -164,9 +159,7 @@ runpy.{start}, run_name="__main__")
 
 
 @pytest.mark.parametrize("by_others", [False, True])
-def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_others: bool
-) -> None:
+def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path, monkeypatch, by_others):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
     mark, env = limit.marked(os.environ)
@@ -189,7 +182,7 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}
 
 
-def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with subprocess.Popen(["true"]) as process:
         process.wait()
@@ -203,7 +196,7 @@ def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path: Pat
     (tmp_path / "prted.none").mkdir()
     scan = os.scandir
 
-    def scandir(path: Any) -> Any:
+    def scandir(path):
         with scan(path) as entries:
             found = list(entries)
         if str(path) == str(tmp_path):  # another run removes a folder just after it was listed

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import About, Record, header, snapshot, snapshot_offset
+from tests.process.lab import until
 from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
@@ -47,18 +47,18 @@ def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
     return assemble(files(now, hosts=hosts, ended=ended))
 
 
-def test_the_line_shows_rates_since_the_last_look() -> None:
+def test_the_line_shows_rates_since_the_last_look():
     # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
     said = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
     assert words(run(10.0), totals(run(4.0))) == said
 
 
-def test_the_line_names_the_least_busy_of_several_hosts() -> None:
+def test_the_line_names_the_least_busy_of_several_hosts():
     assert "; busy 52%, least on node1: 29%;" in words(run(10.0, hosts=2))
 
 
 @pytest.mark.parametrize(("best", "words_of_best"), [(1234567.0, "best 1,234,567"), (math.inf, "no solution yet")])
-def test_the_line_shows_the_best_value_and_the_open_nodes_of_a_branch_and_bound(best: float, words_of_best: str) -> None:
+def test_the_line_shows_the_best_value_and_the_open_nodes_of_a_branch_and_bound(best, words_of_best):
     made = []
     for rank in range(SIZE):
         record = Record(0.0)
@@ -68,11 +68,11 @@ def test_the_line_shows_the_best_value_and_the_open_nodes_of_a_branch_and_bound(
     assert f"a second; {words_of_best}, 60 open; busy" in words(assemble(made))
 
 
-def test_a_rank_without_news_is_not_called_idle() -> None:
+def test_a_rank_without_news_is_not_called_idle():
     assert words(run(4.0), totals(run(4.0))) == "4 s: 800 tasks, 0 a second"
 
 
-def test_the_line_of_a_search_shows_no_time_left() -> None:
+def test_the_line_of_a_search_shows_no_time_left():
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)
     record.doing(12.0)
@@ -81,7 +81,7 @@ def test_the_line_of_a_search_shows_no_time_left() -> None:
     )
 
 
-def test_the_line_of_a_program_with_steps_shows_the_time_left() -> None:
+def test_the_line_of_a_program_with_steps_shows_the_time_left():
     found = []
     for rank, done in enumerate((14, 12, 13, 14)):  # the one that is the farthest behind counts
         record = Record(0.0)
@@ -96,35 +96,31 @@ def test_the_line_of_a_program_with_steps_shows_the_time_left() -> None:
     assert words(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)])).startswith("7 s: ")
 
 
-def test_it_is_shown_by_a_process_of_its_own(tmp_path: Path) -> None:
+def test_it_is_shown_by_a_process_of_its_own(tmp_path):
     for name, data in files(9.0, ended=True):
         (tmp_path / name).write_bytes(data)
     screen = tmp_path / "screen"
-    deadline = time.monotonic() + 120.0
     with followed(str(tmp_path), terminal=str(screen)):
-        while not (screen.exists() and screen.read_text()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        until(lambda: screen.exists() and screen.read_text())
     assert screen.read_text().startswith("9 s: 1,300 tasks")
 
 
-def test_a_run_that_ends_at_once_is_not_shown(tmp_path: Path) -> None:
+def test_a_run_that_ends_at_once_is_not_shown(tmp_path):
     with followed(str(tmp_path / "none"), after_s=1e6, terminal=str(tmp_path / "screen")):
         pass
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_stops_when_who_started_it_is_gone(tmp_path: Path) -> None:
+def test_it_stops_when_who_started_it_is_gone(tmp_path):
     argv = [sys.executable, "-m", "lb_mpi.cli.report.live", str(tmp_path)]
     assert subprocess.run(argv, cwd=ROOT, stdin=subprocess.DEVNULL, timeout=120, capture_output=True).returncode == 0
 
 
-def test_it_ends_with_the_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_ends_with_the_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(status, "LINE_S", 0.0)
-    looks: list[list[tuple[str, bytes]]] = [[], files(4.0), files(8.0), files(9.0, ended=True)]
+    looks = [[], files(4.0), files(8.0), files(9.0, ended=True)]
 
-    def wait(_seconds: float) -> bool:
+    def wait(_seconds):
         for name, data in looks.pop(0):
             (tmp_path / name).write_bytes(data)
         return False
@@ -135,10 +131,10 @@ def test_it_ends_with_the_run(
     assert [line.partition(":")[0] for line in said.err.splitlines()] == ["4 s", "8 s", "9 s"]
 
 
-def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path, monkeypatch):
     removed = []
 
-    def remove(path: str, *, ignore_errors: bool) -> None:
+    def remove(path, *, ignore_errors):
         removed.append((path, ignore_errors))
 
     monkeypatch.setattr("shutil.rmtree", remove)
@@ -149,7 +145,7 @@ def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path: Path, monk
     assert [one.name for one in Path(other).iterdir()] == ["rank0.lbrec"]
 
 
-def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     make = f"import os, tempfile; from lb_mpi.cli.run import progress; tempfile.tempdir = {str(tmp_path)!r}"
     killed = f"{make}; scratch = progress.scratch(); scratch.__enter__(); os.kill(os.getpid(), 9)"

@@ -104,7 +104,7 @@ if __name__ == "__main__":
 """
 
 
-def test_multiprocessing_and_mpi4py(tmp_path: Path) -> None:
+def test_multiprocessing_and_mpi4py(tmp_path):
     assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
         "ZeroDivisionError 1 ZeroDivisionError MaybeEncodingError ZeroDivisionError 1 1 1 ZeroDivisionError",
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
@@ -179,7 +179,7 @@ if __name__ == "__main__":
 """
 
 
-def test_habits_of_multiprocessing(tmp_path: Path) -> None:
+def test_habits_of_multiprocessing(tmp_path):
     """Endless iterators, locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
     assert run(tmp_path, "multiprocessing", HABITS) == (0, "\n".join([
         " ".join(map(str, range(50))) + " True", "[0, 1, 2, 3, 4]",
@@ -188,7 +188,7 @@ def test_habits_of_multiprocessing(tmp_path: Path) -> None:
     ]))  # fmt: skip
 
 
-def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch):
     monkeypatch.setattr(multiprocessing.managers, "RebuildProxy", multiprocessing.managers.RebuildProxy)
     with multiprocessing.Manager() as manager:
         known = manager.dict({1: 2})
@@ -207,7 +207,7 @@ PACKAGES = [
 ]  # fmt: skip
 
 
-def test_packages_of_users(tmp_path: Path) -> None:
+def test_packages_of_users(tmp_path):
     found = ["own_class", *(name for name in PACKAGES if importlib.util.find_spec(name))]
     if not importlib.util.find_spec("cloudpickle"):  # for their local functions
         found = [name for name in found if name not in ("multiprocess", "pathos", "pyabc")]
@@ -252,7 +252,7 @@ if __name__ == "__main__":
 """
 
 
-def test_concurrent_futures(tmp_path: Path) -> None:
+def test_concurrent_futures(tmp_path):
     assert run(tmp_path, "concurrent.futures", FUTURES) == (0, "\n".join([
         "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "1",
         "[] 1", "",
@@ -262,7 +262,7 @@ def test_concurrent_futures(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("names", "script", "alone"), [
     ("multiprocessing", "import sys\nsys.exit(0)", True), ("multiprocessing", "raise SystemExit(3)", False),
 ])  # fmt: skip
-def test_a_script_that_no_other_rank_has_helped_says_so(tmp_path: Path, names: str, script: str, alone: bool) -> None:
+def test_a_script_that_no_other_rank_has_helped_says_so(tmp_path, names, script, alone):
     code, said = run(tmp_path, names, script)
     assert (code != 0) == ("3)" in script[-3:])
     assert ("no other rank has run a task of" in said) == alone
@@ -283,7 +283,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(importlib.util.find_spec("joblib") is None, reason="joblib is not installed")
-def test_joblib(tmp_path: Path) -> None:
+def test_joblib(tmp_path):
     assert run(tmp_path, "joblib", JOBLIB) == (0, "30 True [0, 1, 2, 3, 4]\n")  # loky's would be children of rank 0
 
 
@@ -318,11 +318,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(importlib.util.find_spec("schwimmbad") is None, reason="schwimmbad is not installed")
-def test_schwimmbad(tmp_path: Path) -> None:
+def test_schwimmbad(tmp_path):
     assert run(tmp_path, "schwimmbad", SCHWIMMBAD) == (0, "[9] True\n")
 
 
-def test_a_name_that_is_not_there(tmp_path: Path) -> None:
+def test_a_name_that_is_not_there(tmp_path):
     code, said = run(tmp_path, "multiprocessing,dask", "")
     assert code == 2
     assert "--as = 'dask': expected one of concurrent.futures, joblib, mpi4py.futures, multiprocessing, schwimmbad" in said

@@ -1,7 +1,6 @@
 """What ranks print when they end by an error that all have raised."""
 
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from tests.process.started import needs_mpiexec, on_ranks
 failure = pytest.importorskip("lb_mpi.mpi.common.failure", exc_type=ImportError)
 
 
-def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -> None:
+def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line():
     error = lb_mpi.BalanceError("rank 1, row 3: KeyError")
     assert failure.line(error, 1, 4) == ""
     assert failure.line(failure.quiet(error), 2, 4) == "rank 2: lb_mpi.errors.BalanceError: rank 1, row 3: KeyError"
@@ -22,11 +21,11 @@ def test_the_rank_that_knows_the_cause_prints_it_whole_and_the_others_a_line() -
     assert failure.located(TypeError("no pickle")) == "TypeError: no pickle"  # not raised: its place is not known
 
 
-def test_one_rank_alone_says_all_of_it() -> None:
+def test_one_rank_alone_says_all_of_it():
     assert failure.line(failure.quiet(lb_mpi.BalanceError("x")), 0, 1) == ""
 
 
-def test_only_who_calls_the_pool_that_is_none_gets_the_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_who_calls_the_pool_that_is_none_gets_the_hint(monkeypatch):
     monkeypatch.setattr(failure, "_hints", [])
     failure.hint(lb_mpi.Pool, "put `if pool:` before")
     for name in ("map", "no_method_of_a_pool"):
@@ -52,7 +51,7 @@ PRINTED = {
 @pytest.mark.parametrize(
     "statement", [pytest.param(one, marks=[pytest.mark.one_mpi] * ("Pool()" not in one)) for one in PRINTED]
 )
-def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
+def test_an_error_has_one_traceback(tmp_path, statement):
     script = tmp_path / "program.py"
     text = f"import lb_mpi; from mpi4py import MPI; comm = MPI.COMM_WORLD\n{statement}\n"
     code, said = on_ranks(3, "-m", "mpi4py", str(script), text=text)
@@ -64,14 +63,14 @@ def test_an_error_has_one_traceback(tmp_path: Path, statement: str) -> None:
 
 @needs_mpiexec
 @pytest.mark.parametrize("make", ["lb_mpi.Pool(root=0)", "lb_mpi.Executor()"])
-def test_a_rank_that_ends_without_an_answer_is_named_by_the_root(tmp_path: Path, make: str) -> None:
+def test_a_rank_that_ends_without_an_answer_is_named_by_the_root(tmp_path, make):
     text = f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n"
     code, said = on_ranks(2, str(tmp_path / "program.py"), text=text)
     assert code not in (0, 124), said
     assert "rank 1 has ended its program without working for the pool or executor: expected its `with` block" in said
 
 
-def test_a_hook_of_the_users_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_of_the_users_stays(monkeypatch):
     mine = sys.__excepthook__.__class__
     monkeypatch.setattr(sys, "excepthook", mine)
     failure.install()

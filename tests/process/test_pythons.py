@@ -59,7 +59,7 @@ def found(version: str) -> str:
     return ""
 
 
-def test_it_runs_on_the_newest_python_here(tmp_path: Path) -> None:
+def test_it_runs_on_the_newest_python_here(tmp_path):
     python, version = next(((python, version) for version in VERSIONS if (python := found(version))), ("", ""))
     if not python:
         pytest.skip(f"no Python {', '.join(VERSIONS)} here")

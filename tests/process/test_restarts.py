@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.process.started import LIMIT_S, needs_mpiexec, started
 
 
 @needs_mpiexec
-def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path, mark):
     record = tmp_path / "record"
     code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3", "--record", str(record), "--progress")
     assert (code, out) == (0, DONE) or "BAD TERMINATION" in out, err  # which MPICH's mpiexec prints there
@@ -31,7 +30,7 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path: Path, mark: dict[str, st
 
 
 @needs_mpiexec
-def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path, mark):
     code, out, err = run("watcher-SIGKILL-1", tmp_path, mark, "--restarts", "1")
     assert (code, out.endswith(DONE)) == (0, True), err
 
@@ -41,9 +40,7 @@ def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path: Path
     ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
     ("raise", "no restart: the program itself has failed", "*"),
 ])  # fmt: skip
-def test_a_failure_that_would_repeat_ends_the_run(
-    tmp_path: Path, mark: dict[str, str], what: str, why: str, starts: str
-) -> None:
+def test_a_failure_that_would_repeat_ends_the_run(tmp_path, mark, what, why, starts):
     code, _, err = run(what, tmp_path, mark, "--restarts", "3")
     assert code not in (0, 75, limit.HUNG), err
     assert "sitecustomize" not in err  # Python says it there when that of launch/run fails
@@ -58,9 +55,7 @@ def test_a_failure_that_would_repeat_ends_the_run(
     pytest.param("wait-together-exit", signal.SIGTERM, 1, marks=pytest.mark.one_mpi),
     pytest.param("wait-together-break", signal.SIGTERM, 2, marks=pytest.mark.one_mpi),
 ])  # fmt: skip
-def test_a_program_that_can_saves_before_it_is_ended(
-    tmp_path: Path, mark: dict[str, str], what: str, number: signal.Signals, save: int
-) -> None:
+def test_a_program_that_can_saves_before_it_is_ended(tmp_path, mark, what, number, save):
     with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(number)
@@ -73,11 +68,11 @@ def test_a_program_that_can_saves_before_it_is_ended(
 
 @needs_mpiexec
 @pytest.mark.one_mpi
-def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path, mark):
     with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
-        said: list[str] = []
+        said = []
         while not said or "the program continues" not in said[-1]:
             said.append(process.stderr.readline())
             assert said[-1], said
@@ -89,7 +84,7 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
 
 
 @needs_mpiexec
-def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path: Path, mark: dict[str, str]) -> None:
+def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path, mark):
     with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
         until((tmp_path / "ready").exists)
         for pid in children(process.pid):
@@ -140,15 +135,13 @@ else:
 
 
 @pytest.mark.one_mpi
-def test_a_host_that_dies_is_left_out_until_it_answers_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_dies_is_left_out_until_it_answers_again(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     lab = Lab(tmp_path, mpi_library())
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     connect = watch.Connection
 
-    def in_turn(name: str, *more: Any) -> watch.Connection:
+    def in_turn(name, *more):
         one = connect(name, *more)
         if name == HOST:  # the ranks, which are all here, report to the first that listens: not to that of host two
             until(lambda: one.listen() or one.facts)
@@ -204,7 +197,7 @@ def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(("code", "requeued"), [(75, ["requeue 17"]), (143, [])])
-def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, requeued: list[str]) -> None:
+def test_a_batch_job_that_has_saved_is_queued_again(tmp_path, code, requeued):
     env = batch(tmp_path, BATCH.format(code=code), {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "8(x2)"})
     with started(["bash", str(tmp_path / "job.sbatch"), "--", "my program", "x"], env=env) as process:
         until((tmp_path / "ready").exists)
@@ -230,7 +223,7 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path: Path, code: int, r
     ({"SLURM_JOB_NODELIST": "x,y", "SLURM_TASKS_PER_NODE": "8"}, []),
     ({"SLURM_HET_SIZE": "2", "SLURM_JOB_NODELIST_HET_GROUP_0": "x", "SLURM_TASKS_PER_NODE_HET_GROUP_0": "1"}, []),
 ])  # fmt: skip
-def test_a_batch_job_uses_all_ranks_of_unequal_nodes(tmp_path: Path, variables: dict[str, str], slots: list[str]) -> None:
+def test_a_batch_job_uses_all_ranks_of_unequal_nodes(tmp_path, variables, slots):
     env = batch(tmp_path, "import sys\nprint(open(sys.argv[sys.argv.index('--hosts') + 1]).read())", variables)
     done = subprocess.run(["bash", str(tmp_path / "job.sbatch"), "--", "x"], env=env, capture_output=True, text=True)
     assert done.stdout.split("\n")[:-2] == [one.replace(" ", " slots=") for one in slots]

@@ -31,7 +31,7 @@ MPICH, OPEN_MPI = Mpiexec("/bin/mpiexec", "MPICH 5.0.2"), Mpiexec("/bin/mpiexec"
 # --- the command line of mpiexec -------------------------------------------------------------------------------------
 
 
-def test_slots_are_filled_in_order() -> None:
+def test_slots_are_filled_in_order():
     assert fill(HOSTS, None) == [0, 0, 1, 2, 2, 2]
     assert fill(HOSTS, 3) == [0, 0, 1]
     for n, says in ((0, "at least 1"), (-1, "at least 1"), (7, "1 to 6, the slots of these hosts")):
@@ -39,7 +39,7 @@ def test_slots_are_filled_in_order() -> None:
             fill(HOSTS, n)
 
 
-def test_options_of_mpich() -> None:
+def test_options_of_mpich():
     assert command(MPICH, HOSTS, [0, 0, 1, 2], None, {}) == (
         ["/bin/mpiexec", "-launcher", "ssh", "-hosts", "fast:2,mid:1,slow:1", "-n", "4"]
     )
@@ -50,7 +50,7 @@ def test_options_of_mpich() -> None:
         assert command(MPICH, HOSTS, [0], launcher, {}, link)[3:5] == ["-launcher-exec", str(link)]
 
 
-def test_options_of_open_mpi() -> None:
+def test_options_of_open_mpi():
     exported = {"PATH": "p", "HOME": "h", "OMP_NUM_THREADS": "1", "LB_MPI_LAUNCH": "m", "SECRET_KEY": "k"}
     x = ["-x", "LB_MPI_LAUNCH", "-x", "OMP_NUM_THREADS", "-x", "PATH"]
     ssh = ["--prtemca", "plm", "^slurm", "--prtemca", "ras", "^slurm"]
@@ -67,7 +67,7 @@ def test_options_of_open_mpi() -> None:
     ("HYDRA build details:\n    Version:                                 5.0.2\n", "MPICH 5.0.2"),
     ("mpiexec (Open MPI) 5.0.8\n\nReport bugs", "Open MPI 5.0.8"),
 ])  # fmt: skip
-def test_mpiexec_is_identified_by_its_version(tmp_path: Path, says: str, library: str) -> None:
+def test_mpiexec_is_identified_by_its_version(tmp_path, says, library):
     assert identify(script(tmp_path / "mpiexec", f"print({says!r})")).library == library
 
 
@@ -76,7 +76,7 @@ def test_mpiexec_is_identified_by_its_version(tmp_path: Path, says: str, library
     ("Intel(R) MPI Library", "says 'Intel"),
     ("", "expected MPICH's"),
 ])  # fmt: skip
-def test_another_mpiexec(tmp_path: Path, says: str, error: str) -> None:
+def test_another_mpiexec(tmp_path, says, error):
     with pytest.raises(ValueError) as raised:
         identify(script(tmp_path / "mpiexec", f"print({says!r})"))
     assert error in str(raised.value)
@@ -84,7 +84,7 @@ def test_another_mpiexec(tmp_path: Path, says: str, error: str) -> None:
         identify(str(tmp_path / "nosuch"))
 
 
-def test_the_python_that_is_checked() -> None:
+def test_the_python_that_is_checked():
     assert start.interpreter([sys.executable, "-m", "apps.uts"]) == os.path.abspath(sys.executable)
     assert start.interpreter(["./launch/throttle", "--speed", "1", sys.executable]) == os.path.abspath(sys.executable)
     assert start.interpreter(["hostname"]) == sys.executable
@@ -106,7 +106,7 @@ def lab(tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
         assert gone(int(path.read_text())), path.name
 
 
-def test_a_check_and_a_run(lab: Lab, library: str) -> None:
+def test_a_check_and_a_run(lab, library):
     code, out, err = lab.run("one:2 chatty", "--check")
     assert (code, out) == (0, "")
     assert "one (2 ranks), chatty (1 rank)" in err
@@ -126,7 +126,7 @@ def test_a_check_and_a_run(lab: Lab, library: str) -> None:
     ("elsewhere", ["host elsewhere: ", "/nosuch/folder"]),
     ("bare", ["host bare: ", "/nosuch/python"]),
 ])  # fmt: skip
-def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: list[str]) -> None:
+def test_a_host_that_will_not_do_is_named(lab, host, says):
     code, out, err = lab.run(f"one {host} two", "--", sys.executable, "-c", "print('started')")
     assert (code, out) == (1, "")
     assert all(words in err for words in says), err
@@ -135,16 +135,14 @@ def test_a_host_that_will_not_do_is_named(lab: Lab, host: str, says: list[str]) 
     assert "host two" not in err
 
 
-def test_a_host_that_does_not_answer_is_named(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_does_not_answer_is_named(lab, monkeypatch, capsys):
     monkeypatch.setattr(watch, "REACH_S", 3.0)
     monkeypatch.setattr(watch, "CLOSE_S", 0.5)
     assert commands.main("run", lab.arguments("one mute", "--check"), "run") == 1
     assert "host mute: no answer within 3 s" in capsys.readouterr().err
 
 
-def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
+def test_mpiexec_of_another_library(lab, library):
     says = "HYDRA build details:\n Version: 1.0" if "Open MPI" in library else "mpiexec (Open MPI) 99.0"
     script(Path(lab.mpiexec), MPIEXEC.format(says=says))
     code, _, err = lab.run("one", "--check")
@@ -163,7 +161,7 @@ def test_mpiexec_of_another_library(lab: Lab, library: str) -> None:
     ("one", ["--mpiexec", "/nosuch", "--check"], "/nosuch: not found"),
     ("one", ["--launcher", "/nosuch", "--check"], "/nosuch: not found"),
 ])  # fmt: skip
-def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
+def test_mistakes(lab, hosts, more, says):
     code, out, err = lab.run(hosts, *more)
     assert (code, out) == (127 if "expected a command" in says else 2, "")
     assert says in err
@@ -171,7 +169,7 @@ def test_mistakes(lab: Lab, hosts: str, more: list[str], says: str) -> None:
     assert list(lab.pids.iterdir()) == []  # nobody was asked
 
 
-def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path, monkeypatch):
     beside, other = tmp_path / "bin", tmp_path / "other"
     for folder in (beside, other):
         folder.mkdir()
@@ -206,7 +204,7 @@ def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
         yield process, until(ranks)
 
 
-def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
+def test_a_host_that_dies_ends_the_run_and_is_named(lab):
     with busy(lab) as (process, ranks):
         os.kill(int((lab.pids / "two").read_text()), signal.SIGKILL)
         out, err = process.communicate(timeout=LIMIT_S)
@@ -215,9 +213,7 @@ def test_a_host_that_dies_ends_the_run_and_is_named(lab: Lab) -> None:
     assert all(map(gone, ranks))
 
 
-def test_a_host_that_falls_silent_ends_the_run_and_is_named(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_host_that_falls_silent_ends_the_run_and_is_named(lab, monkeypatch, capfd):
     monkeypatch.setattr(watch, "SIGN_S", 4.0)
     monkeypatch.setattr(watch, "CLOSE_S", 1.0)
     # the program stops the other side of host two, which then still holds the connection, but says nothing
@@ -246,9 +242,7 @@ os.kill(host, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("restarts", ["0", "1"])
-def test_this_machine_is_not_gone_when_it_is_silent(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], restarts: str
-) -> None:
+def test_this_machine_is_not_gone_when_it_is_silent(lab, monkeypatch, capfd, restarts):
     monkeypatch.setattr(watch, "SIGN_S", 1.0)
     monkeypatch.setattr(watch, "ASK_S", 0.1)
     arguments = lab.arguments(socket.gethostname(), "--restarts", restarts, "--", sys.executable, "-c", STOPS_HERE)
@@ -258,7 +252,7 @@ def test_this_machine_is_not_gone_when_it_is_silent(
     assert " is gone: " not in err
 
 
-def test_other_output_of_a_host_is_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_output_of_a_host_is_not_an_answer(monkeypatch):
     monkeypatch.chdir(ROOT)
     lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
     lines += [r"lb_mpi \377", r"\033[2Jhi"]
@@ -268,7 +262,7 @@ def test_other_output_of_a_host_is_not_an_answer(monkeypatch: pytest.MonkeyPatch
         assert one.ends() == one.states() == []
 
 
-def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch):
     monkeypatch.chdir(ROOT)
     mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
     with watch.Watch(["far"], mute, sys.executable, "mark") as one:
@@ -279,7 +273,7 @@ def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("code", [6, 0])  # Open MPI's mpiexec ends with 0 when a host has died
-def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int) -> None:
+def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab, code):
     kill = f"os.kill(int(open({str(lab.pids / 'two')!r}).read()), 9)"
     program = f"import os, sys\nif os.environ['PMI_RANK'] == '0': {kill}\nsys.exit({code})"
     ended, _, err = lab.run("one two", "--", sys.executable, "-c", program)
@@ -292,9 +286,7 @@ def test_a_host_that_is_gone_when_mpiexec_has_ended_is_named(lab: Lab, code: int
     ("os.kill(os.getpid(), 9)", "rank 1 on host HOST was killed by signal 9 (Killed)"),
     ("os.kill(os.getppid(), 15)", "rank 1 on host HOST was killed by signal 15 (Terminated)"),  # rank.py
 ])  # fmt: skip
-def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch, kill: str, said: str
-) -> None:
+def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(lab, monkeypatch, kill, said):
     monkeypatch.setenv("MPI_ENDS_OTHERS", "1")  # rank 0 is then ended by mpiexec, which is not asked
     program = f"import os, time\nif os.environ['PMI_RANK'] == '1': {kill}\ntime.sleep(60)"
     code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
@@ -303,7 +295,7 @@ def test_a_rank_that_is_killed_is_named_with_its_host_and_signal(
     assert "rank 0" not in err
 
 
-def test_exit_code_0_does_not_count_if_a_rank_has_not_reported_its_end(lab: Lab) -> None:
+def test_exit_code_0_does_not_count_if_a_rank_has_not_reported_its_end(lab):
     program = "import os\nif os.environ['PMI_RANK'] == '1': os.kill(os.getppid(), 9)"  # rank.py
     code, _, err = lab.run("one two", "--", sys.executable, "-c", program)
     assert code == 1
@@ -311,7 +303,7 @@ def test_exit_code_0_does_not_count_if_a_rank_has_not_reported_its_end(lab: Lab)
     assert "rank 0" not in err
 
 
-def test_a_stopped_mpiexec_is_named_when_all_ranks_have_ended(lab: Lab) -> None:
+def test_a_stopped_mpiexec_is_named_when_all_ranks_have_ended(lab):
     program = "import os, signal\nif os.environ['PMI_RANK'] == '1': os.kill(MPIEXEC, signal.SIGSTOP)"
     parent = "int(open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1])"
     more = ["--hang-s", "1", "--", sys.executable, "-c", program.replace("MPIEXEC", parent)]
@@ -320,7 +312,7 @@ def test_a_stopped_mpiexec_is_named_when_all_ranks_have_ended(lab: Lab) -> None:
     assert re.search("^run: all ranks have ended, but mpiexec has not for", err, re.MULTILINE)
 
 
-def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -> None:
+def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab):
     argv = [*commands.argv(sys.executable, "rank"), sys.executable, "-c"]
     read_end, write_end = os.pipe()
     program = f"import os, signal; assert not signal.pthread_sigmask(0, []); os.write({write_end}, b'here'); os.abort()"
@@ -330,7 +322,7 @@ def test_the_program_has_the_signals_and_files_that_mpiexec_gives_it(lab: Lab) -
         os.close(end)
 
 
-def test_more_hosts_than_select_can_watch() -> None:
+def test_more_hosts_than_select_can_watch():
     far = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat"""]
     script = f"""
 import os, resource
@@ -347,9 +339,7 @@ with Watch(["far"], {far!r}, {sys.executable!r}, "mark") as watch:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_nothing_is_left_however_it_is_ended(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
-) -> None:
+def test_nothing_is_left_however_it_is_ended(lab, tmp_path, monkeypatch, number):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
@@ -368,7 +358,7 @@ def test_nothing_is_left_however_it_is_ended(
     assert folder.exists() == (number == signal.SIGKILL)
 
 
-def test_a_link_to_ssh_is_where_a_shell_needs_no_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_to_ssh_is_where_a_shell_needs_no_quotes(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "my files"))
     with start.link_to("/usr/bin/ssh") as link:
         assert str(link) == shlex.quote(str(link))

@@ -48,7 +48,7 @@ def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None
         limit.end(mark)
 
 
-def test_a_run_that_is_killed_and_then_stopped_ends_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_run_that_is_killed_and_then_stopped_ends_with_the_same_bits(tmp_path):
     chance = random.Random(3)
     folder = tmp_path / "saves"
     code, _ = interrupted(3, folder, signal.SIGKILL, chance.randrange(3), chance.randint(1, 9))

@@ -29,7 +29,7 @@ def seen(file: int) -> signs.Seen:
     return signs.read(os.pread(file, signs.BYTES, 0))
 
 
-def test_a_launcher_reads_what_a_program_says(page: int) -> None:
+def test_a_launcher_reads_what_a_program_says(page):
     assert seen(page) == NOTHING
     with signs.phase("search"):
         for _ in range(3):
@@ -48,7 +48,7 @@ def test_a_launcher_reads_what_a_program_says(page: int) -> None:
     assert seen(page).saves_pid == 0
 
 
-def test_a_phase_is_shown_until_the_last_of_overlapping_blocks_ends(page: int) -> None:
+def test_a_phase_is_shown_until_the_last_of_overlapping_blocks_ends(page):
     first, second = signs.phase("first"), signs.phase("second")  # of two threads
     first.__enter__()
     second.__enter__()
@@ -59,7 +59,7 @@ def test_a_phase_is_shown_until_the_last_of_overlapping_blocks_ends(page: int) -
     assert seen(page).phase == ""
 
 
-def test_a_program_reads_the_question_and_the_launcher_the_answer(page: int) -> None:
+def test_a_program_reads_the_question_and_the_launcher_the_answer(page):
     signs.begin()
     assert signs.question() == 0
     signs.ask(page, 3)
@@ -68,14 +68,14 @@ def test_a_program_reads_the_question_and_the_launcher_the_answer(page: int) -> 
     assert (seen(page).answered, seen(page).n_silent) == (3, 2)
 
 
-def test_asking_an_ending_program_for_its_stack_does_not_kill_it(page: int) -> None:
+def test_asking_an_ending_program_for_its_stack_does_not_kill_it(page):
     at_end = "faulthandler.unregister(signs.STACK_SIGNAL)"  # as Python does at its end
     program = f"import faulthandler, os\nfrom lb_mpi import signs\nsigns.begin()\n{at_end}\n"
     program += "os.kill(os.getpid(), signs.STACK_SIGNAL)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
-def test_sleeps_of_a_program_add_up(page: int) -> None:
+def test_sleeps_of_a_program_add_up(page):
     with signs.phase("search"):
         signs.slept(0.25)
         signs.slept(0.5)
@@ -90,14 +90,14 @@ def test_sleeps_of_a_program_add_up(page: int) -> None:
     ("if os.fork() == 0: sys.exit(0)\nos.wait(); os._exit(0)", False),
     ("if os.fork() == 0: signs.attend(); sys.exit(0)\nos.wait(); os._exit(0)", False),
 ])  # fmt: skip
-def test_whether_a_program_came_to_its_end(page: int, last: str, regular: bool) -> None:
+def test_whether_a_program_came_to_its_end(page, last, regular):
     program = f"import os, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.begin()\n{last}"
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as process:
         assert process.wait() == 0
     assert (seen(page).mpi_pid, seen(page).at_end) == (process.pid, regular)
 
 
-def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page: int) -> None:
+def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page):
     program = "from lb_mpi import signs\nsigns.attend()\nprint(flush=True)\ninput()"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, **pipes) as process:
@@ -107,7 +107,7 @@ def test_a_program_that_never_comes_to_lb_mpi_says_only_that_it_ends(page: int) 
     assert (seen(page).at_end, seen(page).spoke) == (True, False)
 
 
-def test_two_copies_of_the_module_say_the_same_and_give_the_stack(page: int) -> None:
+def test_two_copies_of_the_module_say_the_same_and_give_the_stack(page):
     program = """
 import importlib.util, signal, sys
 spec = importlib.util.spec_from_file_location("copy", "lb_mpi/signs.py")
@@ -126,7 +126,7 @@ signal.raise_signal(signs.STACK_SIGNAL)
 
 
 @pytest.mark.parametrize("path", ["", "/nosuch/file", os.devnull])
-def test_signs_without_a_page_change_nothing(page: int, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+def test_signs_without_a_page_change_nothing(page, monkeypatch, path):
     monkeypatch.setenv(signs.VARIABLE, path)
     with signs.phase("search"):
         signs.turn()
@@ -134,7 +134,7 @@ def test_signs_without_a_page_change_nothing(page: int, monkeypatch: pytest.Monk
     assert seen(page) == NOTHING
 
 
-def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:
+def test_the_stack_of_a_program_that_does_nothing_can_be_had(page):
     program = (
         "from lb_mpi import signs\nimport time\ndef forever():\n    print(flush=True)\n    time.sleep(60)\n"
         "with signs.phase('x'):\n    forever()"
@@ -153,7 +153,7 @@ def test_the_stack_of_a_program_that_does_nothing_can_be_had(page: int) -> None:
 
 
 @pytest.mark.parametrize("start", ["fork", "exec"])
-def test_a_process_that_the_program_starts_says_nothing(page: int, start: str) -> None:
+def test_a_process_that_the_program_starts_says_nothing(page, start):
     child = "signs.begin(); signs.saved(5); signs.phase('theirs').__enter__()"
     program = "import os, subprocess, sys\nfrom lb_mpi import signs\nsigns.begin()\nsigns.phase('ours').__enter__()\n" + {
         "fork": f"if os.fork() == 0: {child}; os._exit(0)\nos.wait()\n",
@@ -166,7 +166,7 @@ def test_a_process_that_the_program_starts_says_nothing(page: int, start: str) -
     assert found.at_end
 
 
-def test_a_program_that_comes_after_another_one_has_ended_is_seen(page: int) -> None:
+def test_a_program_that_comes_after_another_one_has_ended_is_seen(page):
     for _ in range(2):
         with subprocess.Popen([sys.executable, "-c", "from lb_mpi import signs; signs.begin()"], cwd=ROOT) as process:
             assert process.wait() == 0

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.process.started import needs_mpiexec, started
 @pytest.mark.parametrize(
     "what", ["sleep-inside", *[pytest.param(f"{what}-outside", marks=pytest.mark.one_mpi) for what in ("read", "compute")]]
 )
-def test_a_rank_that_is_slow_does_not_hang(tmp_path: Path, mark: dict[str, str], what: str) -> None:
+def test_a_rank_that_is_slow_does_not_hang(tmp_path, mark, what):
     code, out, err = run(what, tmp_path, mark, "--hang-s", "2")
     assert (code, out) == (0, DONE.replace("start 2", "start 1")), err
     assert "hangs" not in err
@@ -29,7 +28,7 @@ def seen(turns: int) -> signs.Seen:
     return signs.Seen(turns, 0, 0, os.getpid(), 0, "search")
 
 
-def test_a_rank_that_takes_turns_or_computes_makes_progress() -> None:
+def test_a_rank_that_takes_turns_or_computes_makes_progress():
     idle = Idle(0.0)
     assert idle.idle_s(1.0, seen(1), Used(0.0)) == 0.0
     assert idle.idle_s(5.0, seen(1), Used(0.0)) == 4.0
@@ -46,13 +45,13 @@ def test_a_rank_that_takes_turns_or_computes_makes_progress() -> None:
     assert idle.idle_s(116.0, seen(2), read._replace(on_disk=True)) == 0.0
 
 
-def test_a_call_that_begins_is_progress() -> None:
+def test_a_call_that_begins_is_progress():
     before = signs.read(bytes(signs._page.bytes)).turns
     with signs.phase("a search"):
         assert signs.read(bytes(signs._page.bytes)).turns > before
 
 
-def test_bytes_read_and_written_are_progress() -> None:
+def test_bytes_read_and_written_are_progress():
     with started(["cat"], stdin=subprocess.PIPE) as process:
         before = _used(os.getpid())
         process.stdin.write("x" * MOVED_BYTES)

@@ -64,19 +64,19 @@ def check_all(module: Any) -> list[str]:
     return [check_lives(module, *setting) for setting in settings]
 
 
-def test_all_lives_of_three_ranks_keep_the_law() -> None:
+def test_all_lives_of_three_ranks_keep_the_law():
     said = check_all(hangs)
     assert len(said) == len(LIVES) ** 3 * 3
     assert set(said) == {"", "0", "1", "2"}
 
 
-def test_ranks_without_known_numbers_may_do_what_they_like() -> None:
+def test_ranks_without_known_numbers_may_do_what_they_like():
     one = hangs.FirstSigns(HOSTS, LIMIT_S)
     assert one.stuck(500.0, [RankState("?", "a")]) == []
     assert one.stuck(900.0, [RankState("?", "a")]) == []
 
 
-def test_a_hang_in_the_start_is_described() -> None:
+def test_a_hang_in_the_start_is_described():
     one = hangs.FirstSigns(HOSTS[:2], LIMIT_S)
     (missing,) = one.stuck(41.0, [RankState("0", "a")]) or one.stuck(90.0, [RankState("0", "a")])
     assert str(missing) == (
@@ -103,7 +103,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
-def test_known_wrong_variants_are_caught(number: int) -> None:
+def test_known_wrong_variants_are_caught(number):
     with mutated(hangs, *MUTANTS[number]), pytest.raises((AssertionError, TypeError)):
         check_all(hangs)
 
@@ -137,15 +137,13 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     assert limit.bearers(mark) - {os.getpid()} == set()
 
 
-def test_a_folder_of_records_that_someone_still_writes_to_changes_no_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_records_that_someone_still_writes_to_changes_no_exit_code(tmp_path, monkeypatch):
     class Job:
-        def __init__(self, _options: Any, _program: Any, record: str) -> None:
+        def __init__(self, _options, _program, record):
             self.record = Path(record)
 
-        def start(self, _before: Any) -> int:
-            def too_early(path: Any, **_: Any) -> None:
+        def start(self, _before):
+            def too_early(path, **_):
                 raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(path))
 
             (self.record / "0").touch()
@@ -164,14 +162,14 @@ def named(err: str) -> list[str]:
 
 
 @needs_mpiexec
-def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run: Any) -> None:
+def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run):
     code, _, err = run("stopped", "--hang-s", "1")
     assert code == limit.HUNG, err
     assert named(err) == [("rank 1", "")], err
 
 
 @needs_mpiexec
-def test_a_rank_that_is_stopped_before_its_program_is_named(run: Any, tmp_path: Path) -> None:
+def test_a_rank_that_is_stopped_before_its_program_is_named(run, tmp_path):
     python = script(tmp_path / "python-stopped", STOPPED)
     code, _, err = run("asleep", "--hang-s", "5", "--restarts", "2", python=python)
     assert code == limit.HUNG, err
@@ -206,7 +204,7 @@ for comm in own, own.Split(0, 0):
     ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, [], ""),  # in a batch script
     ({}, [], ""),
 ])  # fmt: skip
-def test_a_wrong_launcher_is_named_once(variables: dict[str, str], arguments: list[str], says: str) -> None:
+def test_a_wrong_launcher_is_named_once(variables, arguments, says):
     clean = {key: value for key, value in here().variables().items() if not key.startswith(("SLURM", "PMI", "OMPI_COMM"))}
     command = [str(here().python), "-W", "ignore", "-c", DOORS, *arguments]
     done = subprocess.run(command, env=clean | variables, capture_output=True, text=True, timeout=120, cwd=ROOT)
@@ -216,7 +214,7 @@ def test_a_wrong_launcher_is_named_once(variables: dict[str, str], arguments: li
     assert says in "".join(lines)
 
 
-def test_a_right_launcher_is_never_named() -> None:
+def test_a_right_launcher_is_never_named():
     argv, variables = here().job(2, [str(here().python), "-m", "mpi4py", "-c", DOORS])
     done = subprocess.run(argv, env=variables | SLURM, capture_output=True, text=True, timeout=120, cwd=ROOT)
     argv, variables = here().job(1, [str(here().python), "-c", DOORS])

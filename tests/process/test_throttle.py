@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", r
 
 @pytest.mark.parametrize("speed", [0.05, 0.2, 0.4, 0.8])
 @pytest.mark.parametrize("late_s", [0.0, 0.7e-3, 9e-3])
-def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, late_s: float) -> None:
+def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed, late_s):
     account, wall_s, cpu_s, passed_s = RestAccount(speed), 0.0, 0.0, 0.0
     while wall_s < 10.0:
         cpu_s += 2e-3
@@ -42,7 +42,7 @@ def test_cpu_time_by_wall_time_is_the_speed_however_late_it_wakes(speed: float, 
     assert cpu_s / wall_s == pytest.approx(speed, rel=0.01) or (best < speed and cpu_s / wall_s > 0.9 * best)
 
 
-def test_time_of_other_programs_counts_as_rest_within_bounds() -> None:
+def test_time_of_other_programs_counts_as_rest_within_bounds():
     account = RestAccount(0.5)
     assert account.rest(0.0, 20e-3) == pytest.approx(-20e-3)
     assert account.rest(10e-3, 10e-3) == pytest.approx(-10e-3)
@@ -50,7 +50,7 @@ def test_time_of_other_programs_counts_as_rest_within_bounds() -> None:
     assert account.rest(1.0, 1.0) == pytest.approx(1.0 - CREDIT_S)
 
 
-def test_a_machine_that_is_too_busy_for_the_speed_is_warned_of() -> None:
+def test_a_machine_that_is_too_busy_for_the_speed_is_warned_of():
     account = RestAccount(0.8)
     for _ in range(100):
         account.rest(10e-3, 12e-3)
@@ -82,13 +82,13 @@ class Fake:
         return self.watch.measure(stopped_s, n_stops)
 
 
-def test_a_program_that_never_waited_wanted_to_run_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_never_waited_wanted_to_run_all_the_time(monkeypatch):
     fake = Fake(monkeypatch)
     assert fake.look(10.0, 3.0, Activity(True, 0, 0.0)) == (3.0, 10.0)
     assert fake.look(20.0, 4.0, Activity(True, 1, 0.0), 5.0, 1) == (1.0, 10.0)  # the one wait was our own stop
 
 
-def test_waiting_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_no_rest(monkeypatch):
     fake = Fake(monkeypatch)
     assert fake.look(10.0, 3.0, Activity(True, 1, 2.0)) == (3.0, 5.0)  # waited once; ran 3, stood in line 2
     assert fake.look(20.0, 4.0, Activity(False, 2, 2.0), 4.0, 1) == (1.0, 5.0)
@@ -101,7 +101,7 @@ def test_waiting_is_no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     ({"OMPI_COMM_WORLD_RANK": "2", "PMIX_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}, 0.2),
     ({"PMIX_RANK": "1"}, 0.4),
 ])  # fmt: skip
-def test_ranks(variables: dict[str, str], speed: float) -> None:
+def test_ranks(variables, speed):
     assert own_speed("0.8,0.4,0.2", variables) == speed
 
 
@@ -117,7 +117,7 @@ def test_ranks(variables: dict[str, str], speed: float) -> None:
     ("fast,1", {"PMI_RANK": "0"}, "--speeds = 'fast,1': expected numbers"),
     ("", {"PMI_RANK": "0"}, "--speeds = ''"),
 ])  # fmt: skip
-def test_mistakes_in_speeds_and_ranks(speeds: str, variables: dict[str, str], says: str) -> None:
+def test_mistakes_in_speeds_and_ranks(speeds, variables, says):
     with pytest.raises(ValueError) as error:
         own_speed(speeds, variables)
     assert says in str(error.value)
@@ -169,7 +169,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
         yield lambda *arguments: stack.enter_context(started([sys.executable, THROTTLE, *arguments]))
 
 
-def test_a_program_gets_no_more_than_its_speed() -> None:
+def test_a_program_gets_no_more_than_its_speed():
     script = """
 import time
 began = time.perf_counter()
@@ -182,7 +182,7 @@ print(time.process_time() / (time.perf_counter() - began))
     assert "throttle: speed 0.25: " in done.stderr
 
 
-def test_threads_and_children_count() -> None:
+def test_threads_and_children_count():
     script = """
 import os, time
 began = time.perf_counter()
@@ -199,7 +199,7 @@ os.write(1, b"%f " % used)  # in one piece, since all three write
     assert sum(map(float, done.stdout.split())) < 0.4
 
 
-def test_input_output_variables_and_arguments_pass() -> None:
+def test_input_output_variables_and_arguments_pass():
     script = "import os, sys; print(sys.argv[1:], sys.stdin.read(), os.environ['WORD']); print('said', file=sys.stderr)"
     done = throttle(
         "--speed", "0.5", *python(script), "--speed", "-h", input="given", env={**os.environ, "WORD": "here"}
@@ -207,12 +207,12 @@ def test_input_output_variables_and_arguments_pass() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "['--speed', '-h'] given here\n", "said\n")
 
 
-def test_a_rank_takes_its_own_speed() -> None:
+def test_a_rank_takes_its_own_speed():
     done = throttle("--speeds", "1,0.5", "--report", "--", *python(""), env={**os.environ, "PMI_RANK": "1"})
     assert "speed 0.5: " in done.stderr
 
 
-def test_an_error_of_the_system_on_one_rank_is_said_there() -> None:
+def test_an_error_of_the_system_on_one_rank_is_said_there():
     few = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_NOFILE, (4, 4))\nos.execv(sys.argv[1], sys.argv[1:])"
     command = [*python(few), *argv(sys.executable, "throttle", "--speeds", "1,1", "true")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env={**os.environ, "PMI_RANK": "1"})
@@ -220,11 +220,11 @@ def test_an_error_of_the_system_on_one_rank_is_said_there() -> None:
 
 
 @pytest.mark.parametrize(("script", "code"), [("raise SystemExit(7)", 7), ("os.kill(os.getpid(), 9)", -9)])
-def test_it_ends_as_the_program_ended(script: str, code: int) -> None:
+def test_it_ends_as_the_program_ended(script, code):
     assert throttle("--speed", "0.5", *python("import os\n" + script)).returncode == code
 
 
-def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Path) -> None:
+def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path):
     missing = str(tmp_path / "nosuch")
     done = throttle("--speed", "0.5", missing)
     assert (done.returncode, done.stderr) == (127, f"throttle: error: {missing}: not found: expected a command\n")
@@ -238,14 +238,14 @@ def test_a_program_that_cannot_be_run_has_the_exit_code_of_a_shell(tmp_path: Pat
     assert throttle("--speed", "0.5", str(tmp_path)).returncode == 126
 
 
-def test_a_wrong_speed_of_a_throttle_around_it_is_a_mistake() -> None:
+def test_a_wrong_speed_of_a_throttle_around_it_is_a_mistake():
     done = throttle("--speed", "0.5", "true", env={**os.environ, "LB_MPI_THROTTLED": "-1"})
     assert done.returncode == 2
     assert "error: LB_MPI_THROTTLED = -1.0: expected a finite number above 0 and at most 1" in done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_signals_are_sent_on(tmp_path: Path, start: Any, number: signal.Signals) -> None:
+def test_signals_are_sent_on(tmp_path, start, number):
     # such a speed rests nearly all the time: a signal that isn't acted on at once would wait for long
     script = NOTE + f"signal.signal({number}, lambda *_: sys.exit(5)); note()" + BUSY
     process = start("--speed", "0.05", *python(script), str(tmp_path))
@@ -254,7 +254,7 @@ def test_signals_are_sent_on(tmp_path: Path, start: Any, number: signal.Signals)
     assert process.wait(LIMIT_S) == 5
 
 
-def test_it_dies_by_the_signal_that_the_program_dies_by(tmp_path: Path, start: Any) -> None:
+def test_it_dies_by_the_signal_that_the_program_dies_by(tmp_path, start):
     process = start("--speed", "0.1", *python(NOTE + "note()" + BUSY), str(tmp_path))
     (pid,) = numbers(tmp_path, 1)
     process.send_signal(signal.SIGTERM)
@@ -262,7 +262,7 @@ def test_it_dies_by_the_signal_that_the_program_dies_by(tmp_path: Path, start: A
     assert state(pid) in "ZX"
 
 
-def test_the_whole_family_is_stopped_and_continued(tmp_path: Path, start: Any) -> None:
+def test_the_whole_family_is_stopped_and_continued(tmp_path, start):
     start("--speed", "0.05", *python(FAMILY + BUSY), str(tmp_path))
     pids = numbers(tmp_path, 4)
     for wanted in "TRTR":
@@ -271,7 +271,7 @@ def test_the_whole_family_is_stopped_and_continued(tmp_path: Path, start: Any) -
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path, start: Any, guarded: bool) -> None:
+def test_nothing_is_left_when_it_is_killed_itself(tmp_path, start, guarded):
     process = start("--speed", "0.05", *python(FAMILY + BUSY if guarded else NOTE + "note()" + BUSY), str(tmp_path))
     pids = numbers(tmp_path, 4 if guarded else 1)
     if not guarded:  # as when the whole machine's processes of a user are killed: the kernel ends the program
@@ -283,7 +283,7 @@ def test_nothing_is_left_when_it_is_killed_itself(tmp_path: Path, start: Any, gu
         until(lambda pid=pid: state(pid) in "ZX")
 
 
-def test_it_works_without_its_guard(tmp_path: Path, start: Any) -> None:
+def test_it_works_without_its_guard(tmp_path, start):
     process = start("--speed", "0.3", *python(NOTE + "note(); time.sleep(0.5)"), str(tmp_path))
     program = numbers(tmp_path, 1)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -293,13 +293,13 @@ def test_it_works_without_its_guard(tmp_path: Path, start: Any) -> None:
     assert process.stderr.read() == ""
 
 
-def test_nothing_is_left_of_a_descendant_that_forgets_its_variables() -> None:
+def test_nothing_is_left_of_a_descendant_that_forgets_its_variables():
     done = throttle("--speed", "0.5", "sh", "-c", "env -i setsid sleep 100 & echo $!")
     assert done.returncode == 0
     assert state(int(done.stdout)) in "ZX"
 
 
-def test_nothing_is_left_when_the_program_ends(tmp_path: Path, start: Any) -> None:
+def test_nothing_is_left_when_the_program_ends(tmp_path, start):
     stays = FAMILY + "\nif sys.argv[-1] == 'child':\n    while True: pass\nwhile len(os.listdir(sys.argv[1])) < 4: pass"
     process = start("--speed", "0.2", *python(stays), str(tmp_path))
     assert process.wait(LIMIT_S) == 0
@@ -332,7 +332,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.parametrize("around", [[], [THROTTLE, "--speed", "0.5", "--"]])
-def test_a_stop_does_not_count_as_waiting(around: list[str]) -> None:
+def test_a_stop_does_not_count_as_waiting(around):
     pytest.importorskip("mpi4py", reason="lb_mpi.mpi needs it")
     argv = [sys.executable, *around, THROTTLE, "--speed", "0.4", "--", sys.executable, "-c", MEASURED]
     if around:
@@ -347,7 +347,7 @@ def test_a_stop_does_not_count_as_waiting(around: list[str]) -> None:
     assert own_s > 10 * cpu_s  # it's all of the sleep but queueing, and what it was stopped for
 
 
-def test_a_page_that_is_somebody_elses_file_is_left_alone(tmp_path: Path) -> None:
+def test_a_page_that_is_somebody_elses_file_is_left_alone(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(4096))
     with path.open("r+b") as file:
