@@ -16,9 +16,9 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common.failure import describe
+from tests.mpi.sizes import SIZE
 from tests.pile import Pile
 
-SIZE = MPI.COMM_WORLD.size
 ROWS = np.ones((4, 2))
 Opened = Callable[[MPI.Intracomm, Path], AbstractContextManager[Callable[[], object]]]
 

@@ -12,8 +12,8 @@ from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
 from lb_mpi.mpi.pool.ranks import PoolRanks
 from lb_mpi.mpi.pool.script import run_alone
+from tests.mpi.sizes import COMM
 
-COMM = MPI.COMM_WORLD
 from_root = pytest.mark.parametrize("pool", [0], indirect=True)  # see the fixture
 
 

@@ -1,4 +1,4 @@
-"""Parameters of tests that need not all run on every number of ranks."""
+"""The ranks of a test, and parameters of tests that need not all run on every number of ranks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
+from mpi4py import MPI
+
+COMM = MPI.COMM_WORLD
+RANK, SIZE = COMM.rank, COMM.size
+LAST = SIZE - 1
+several = pytest.mark.skipif(SIZE == 1, reason="needs another rank")
 
 
 def parameters(values: Iterable[Any], *, every_size: Collection[Any]) -> list[Any]:

@@ -19,8 +19,8 @@ import lb_mpi
 from apps import command, heat, maze, particles, progress, sweep, tsp, uts, weather
 from apps.maze_search import FREE, random_maze
 from lb_mpi.mpi.common import recorder
+from tests.mpi.sizes import COMM
 
-COMM = MPI.COMM_WORLD
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 import lb_mpi
@@ -20,10 +19,8 @@ from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.rows.computing import Stopwatch
 from tests.clock import spin
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
 pytestmark = pytest.mark.mpi
 
@@ -107,7 +104,7 @@ def at_work(function: Callable[..., Any]) -> Callable[..., Any]:
     return working
 
 
-def several(form: type) -> tuple[Any, ...]:
+def columns_of(form: type) -> tuple[Any, ...]:
     arrays = [numbers(150, 4), np.arange(150, dtype=np.int16), numbers(150) > 0]
     return form(arrays), numbers(150, seed=1), numbers(150, 2, 2, seed=2).astype("f4")
 
@@ -137,8 +134,8 @@ FORMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]] = {
     "cube": ((np.broadcast_to(filled("f8", 3)[:, :, None], (200, 3, 4)),), np.negative, {}),
     "strided": ((np.asfortranarray(filled("f8", 3))[:, ::2],), in_place, {}),
     "empty": ((np.zeros((200, 0)),), in_place, {}),
-    "a tuple and more": (several(tuple), of_several(tuple), {}),
-    "a list and more": (several(list), of_several(list), {}),
+    "a tuple and more": (columns_of(tuple), of_several(tuple), {}),
+    "a list and more": (columns_of(list), of_several(list), {}),
     "another form": ((numbers(100 + RANK, 3),), lambda rows: np.stack([rows.sum(1), rows[:, 0]], 1)[..., None], {}),
     "another dtype, all on the last": ((OF_LAST,), lambda rows: rows.sum(axis=1).astype("f4"), {}),
     "a named tuple, all on the last": ((OF_LAST,), lambda rows: Weather(rows.sum(axis=1), rows[:, 0] > 0.0), {}),
@@ -397,10 +394,9 @@ def test_pack_that_fails_on_one_rank(balancer):
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.parametrize("after", [0, 12])
 @pytest.mark.parametrize("keyword", [False, True])
+@several
 def test_scalars_that_differ_between_ranks(scheme, after, keyword):
     """A row would be computed with the number of another rank."""
-    if SIZE == 1:
-        pytest.skip("needs a rank that differs")
     given = ((50, np.float64(0.5), "a"), (LAST, 0.5, "a"))[RANK == LAST]
 
     def function(block, *more, **options):
@@ -480,7 +476,7 @@ def test_a_named_tuple_reaches_the_function_and_comes_back_from_migrate():
                 balancer.map_rows(lambda cells: cells[0], rows if RANK else tuple(rows))
 
 
-@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+@several
 def test_rows_moved_are_rows_not_blocks():
     """All blocks but the last have `block_rows` rows; with a huge number all rows are one block."""
     for block_rows, n in ((25, 310), (2**45, 4), (2**70, 4)):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from apps import tsp
+from tests.mpi.sizes import COMM, LAST
 from tests.mpi.test_apps import answer, run
 from tests.pile import Pile
 from tests.unit.test_tsp import held_karp
 
-COMM = MPI.COMM_WORLD
-LAST = COMM.size - 1
 pytestmark = pytest.mark.mpi
 
 

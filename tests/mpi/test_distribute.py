@@ -13,11 +13,8 @@ from lb_mpi.mpi.graph.distribute import METHODS, PARTITIONERS, allocation_of
 from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.partitioning.quality import mapping_cost
 from tests.mpi.doors import on_root, raised_by_all
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, parameters, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 EVEN = [1.0] * SIZE  # so that nothing is measured
 pytestmark = pytest.mark.mpi
 
@@ -250,9 +247,8 @@ def test_values_that_cannot_be_written_to_are_exchanged_by_a_rank_without_ghosts
         assert not np.shares_memory(plan.exchange(plan.vertices), plan.vertices)
 
 
+@several
 def test_different_values_on_ranks_are_an_error():
-    if SIZE == 1:
-        return
     plan = lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")
     plan.exchange(np.zeros(4))
     reported = raised_by_all(lambda: [plan.exchange(np.zeros(4, np.float32 if RANK == 0 else np.float64)) for _ in range(9)])

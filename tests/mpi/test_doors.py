@@ -12,9 +12,8 @@ from scipy import sparse
 import lb_mpi
 from lb_mpi.graph import Graph, mesh
 from tests.mpi.doors import DOORS as ALL_DOORS
+from tests.mpi.sizes import COMM, RANK, SIZE
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 
 

@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from apps import diffusion
@@ -17,11 +16,9 @@ from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 from tests.mpi.test_apps import run
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 
 

@@ -32,9 +32,8 @@ from lb_mpi.mpi.pool import arrays, dispatcher, running
 from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
 from tests.mpi.pools import in_script
+from tests.mpi.sizes import COMM, SIZE, several
 
-COMM = MPI.COMM_WORLD
-SIZE = COMM.size
 WORKERS = max(1, SIZE - 1)  # where the root does not work
 pytestmark = pytest.mark.mpi
 initialized: list[int] = []
@@ -496,7 +495,7 @@ def test_several_executors_of_a_script():
     assert COMM.allreduce(initialized.count(9)) == 1
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank has the mean speed")
+@several
 def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monkeypatch):
     began = list[list[float]]()
 

@@ -19,9 +19,8 @@ from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.reduction import Reduction
 from tests.misbehaviour import RAISES
+from tests.mpi.sizes import COMM, RANK, SIZE
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 LOADS = np.random.default_rng(0).uniform(0, 9, SIZE)
 pytestmark = pytest.mark.mpi
 

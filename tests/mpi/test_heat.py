@@ -13,9 +13,9 @@ from apps import heat
 from apps.saved_steps import SavedSteps
 from lb_mpi.graph import Graph, parse
 from lb_mpi.machine import Machine, write_machine
+from tests.mpi.sizes import COMM
 from tests.mpi.test_apps import alone, answer, run
 
-COMM = MPI.COMM_WORLD
 SMALL = ["mesh:17x23", "--steps", "6", "--work", "5"]
 METIS = "4 4 011\n1 2 3 4 1\n2 1 3 3 2\n1 2 2 4 9\n1 3 9 1 1\n"  # weights of vertices and edges
 MATRIX = "%%MatrixMarket matrix coordinate real symmetric\n5 5 5\n2 1 0.5\n3 2 1e-3\n4 4 7\n4 3 2\n5 1 0.25\n"

@@ -13,13 +13,12 @@ import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.pool import arrays, script
 from tests.mpi import pools
+from tests.mpi.sizes import COMM, SIZE
 from tests.process.lab import until
 
 joblib = pytest.importorskip("joblib")
 import lb_mpi.joblib  # noqa: E402
 
-COMM = MPI.COMM_WORLD
-SIZE = COMM.size
 pytestmark = pytest.mark.mpi
 
 

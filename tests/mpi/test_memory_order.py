@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import columns
@@ -20,10 +19,9 @@ from lb_mpi.mpi.rows import rows as rows_module
 from lb_mpi.mpi.save import save
 from tests.arrays import Drawn, draw, draw_counts
 from tests.mpi.doors import on_root
+from tests.mpi.sizes import COMM, RANK, SIZE, several
 from tests.protocol.mutate import mutated
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 CASES = 8
 
@@ -165,7 +163,7 @@ MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way
 
 
 @pytest.mark.parametrize("number", range(len(MUTANTS)))
-@pytest.mark.skipif(SIZE == 1, reason="nothing moves")
+@several
 def test_mutants_of_the_order_are_found(number, tmp_path):
     way, module, change = MUTANTS[number]
     folder = COMM.bcast(tmp_path)

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.rows import migrating
+from tests.clock import pass_time
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE
 from tests.protocol.mutate import rejects
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 N = int(os.environ.get("LB_MPI_RANDOM", "15" if SIZE < 6 else "5"))
 pytestmark = pytest.mark.mpi
 
@@ -158,9 +156,7 @@ def test_rows_move_by_the_speeds_and_costs_that_map_has_measured(order, speed, s
     """Rank 0 is slow, or a row of rank k costs k + 1 times one of rank 0."""
 
     def slow(rows):
-        until = MPI.Wtime() + 20e-6 * float((1 + slope * (rows // 200)).sum())
-        while MPI.Wtime() < until:
-            pass
+        pass_time(20e-6 * float((1 + slope * (rows // 200)).sum()))
         return rows
 
     rows = np.arange(200) + 200 * RANK

@@ -15,10 +15,8 @@ from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
 from lb_mpi.mpi.graph.speed import multiply_add
 from tests.misbehaviour import RAISES, RETURNS
 from tests.mpi.doors import on_root, raised_by_all
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 

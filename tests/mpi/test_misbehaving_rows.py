@@ -7,16 +7,13 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import communicator
 from tests.misbehaviour import RAISES, RETURNS
 from tests.mpi.doors import USES
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 
@@ -62,7 +59,7 @@ def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere):
             assert np.array_equal(balancer.map_rows(np.copy, rows), rows)  # as new
 
 
-@pytest.mark.skipif(SIZE == 1, reason="nothing is packed on one rank")
+@several
 def test_whatever_pack_and_unpack_do_is_an_error_on_all():
     objects, guilty = [{"n": k} for k in range(20)], list[int]()
     with lb_mpi.Balancer(COMM, when="always") as balancer:  # which has measured no speeds: all are equal
@@ -105,7 +102,7 @@ def test_a_call_of_the_same_balancer_in_its_function_is_refused():
         assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs two ranks")
+@several
 @pytest.mark.parametrize("n_before", [0, 1])
 @pytest.mark.parametrize(("one", "other"), [  # the other: of the last rank
     ("Balancer.map_rows", "Balancer.close"), ("Balancer.report", "Balancer.close"), ("plan.exchange", "plan.close"),

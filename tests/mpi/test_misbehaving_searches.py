@@ -9,15 +9,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import parcels
 from tests.misbehaviour import RAISES, RETURNS, NotForPickling
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE
 from tests.pile import Pile
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE, LAST = COMM.rank, COMM.size, COMM.size - 1
 LEAVES = {"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}  # raised as they are where they came from
 METHODS = ("start", "work", "load", "split", "absorb", "found", "result", "merge")
 ON_RANK_0 = ("start", "split", "merge")  # only there, or there for sure

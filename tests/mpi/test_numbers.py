@@ -9,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.searching.uts import Tree, UnbalancedTreeSearch
+from tests.mpi.sizes import COMM, SIZE
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 TINY = 5e-324

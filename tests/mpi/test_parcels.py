@@ -7,10 +7,8 @@ from mpi4py import MPI
 from lb_mpi.mpi.common.collective import SLOT_BYTES, allgather, bcast, gather
 from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
 from lb_mpi.mpi.common.waiting import Nap
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 SIZES = [64, LOOK_BYTES, LOOK_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * LOOK_BYTES, 64]
 

@@ -4,12 +4,11 @@ import re
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from apps import particles
+from tests.mpi.sizes import COMM
 from tests.mpi.test_apps import alone, answer, run
 
-COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "9x12", "--particles", "3000", "--steps", "25", "--work", "20"]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 

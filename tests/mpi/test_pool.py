@@ -34,21 +34,17 @@ from lb_mpi.mpi.pool.running import Ran
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.beginning import Wish
+from tests.clock import pass_time
 from tests.misbehaviour import RAISES, NotForPickling
 from tests.mpi.pools import fail_at, from_root, in_script, square
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, parameters, several
 from tests.protocol.mutate import rejects
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 
 def spin(seconds: float) -> int:
-    until = MPI.Wtime() + seconds
-    while MPI.Wtime() < until:
-        pass
+    pass_time(seconds)
     return RANK
 
 
@@ -531,7 +527,7 @@ def leave_at(n: int, k: int) -> int:
     return k
 
 
-@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
+@several
 def test_using_the_none_of_another_rank_gets_a_note():
     def run():
         with lb_mpi.Pool(COMM) as pool:
@@ -552,7 +548,7 @@ def test_a_pool_can_be_closed_when_ranks_do_not_come_to_the_same(pool):
             pool.map(square, 3)
 
 
-@pytest.mark.skipif(SIZE == 1, reason="nobody else is there")
+@several
 @pytest.mark.parametrize("root", [None, 0])
 def test_an_error_while_a_map_is_sent_reaches_all(monkeypatch, root):
     def break_down(*_):

@@ -15,9 +15,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from tests.mpi.limits import largest_file
+from tests.mpi.sizes import COMM, RANK, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
@@ -106,7 +105,7 @@ def fails_on_the_root_at_first(k: int) -> int:
     return k
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs another rank")
+@several
 def test_results_that_arrive_with_a_failure_are_kept(path):
     RUN.clear()
     with lb_mpi.Pool(COMM) as pool:

@@ -20,9 +20,8 @@ import lb_mpi
 from lb_mpi.mpi.common import failure
 from tests.mpi.doors import DOORS
 from tests.mpi.pools import from_root
+from tests.mpi.sizes import COMM, RANK, SIZE, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 CALLS = Counter[int]()
 
@@ -163,7 +162,7 @@ def nested(comm: MPI.Intracomm) -> list[int] | None:
         return pool.map(abs, [-1])
 
 
-@pytest.mark.skipif(COMM.size == 1, reason="no other rank to wait for")
+@several
 def test_a_task_of_an_executor_that_opens_a_pool_of_other_ranks_is_an_error():
     """It waited for them without end."""
     says = "a collective call in a task of a pool, on ranks that it would wait for without end: expected MPI.COMM_SELF"
@@ -177,7 +176,7 @@ def test_a_task_of_an_executor_that_opens_a_pool_of_other_ranks_is_an_error():
 COLLECTIVE = [name for name in DOORS if name not in ("Pool.close", "Balancer.close", "plan.close")]
 
 
-@pytest.mark.skipif(SIZE == 1, reason="no other rank to wait for")
+@several
 @pytest.mark.parametrize("name", COLLECTIVE)
 def test_a_collective_call_in_a_task_is_an_error(pool, name, tmp_path):
     """It waited for the other ranks without end, also if what it needs had been made before."""

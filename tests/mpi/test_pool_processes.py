@@ -11,15 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.pool import dispatcher
 from tests.mpi.pools import in_script, square
+from tests.mpi.sizes import COMM, SIZE
 
-COMM = MPI.COMM_WORLD
-SIZE = COMM.size
 pytestmark = pytest.mark.mpi
 initialized: list[int] = []
 

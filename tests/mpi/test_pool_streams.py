@@ -12,16 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from tests.mpi import pools
 from tests.mpi.pools import from_root, in_script, square
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, parameters
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 

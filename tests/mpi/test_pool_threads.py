@@ -22,7 +22,6 @@ from mpi4py import MPI
 import lb_mpi
 from tests.mpi.pools import in_script
 
-COMM = MPI.COMM_WORLD
 N, N_OPERATIONS = int(os.environ.get("LB_MPI_RANDOM", "12")), 10
 HANGS_S = 60.0
 pytestmark = pytest.mark.mpi

@@ -5,14 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from mpi4py import MPI
 from scipy.optimize import differential_evolution, rosen
 
 import lb_mpi
 from lb_mpi import Pool as MPIPool
 from lb_mpi.mpi.common.collective import agree
+from tests.mpi.sizes import COMM
 
-COMM = MPI.COMM_WORLD
 SEED = 20
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 

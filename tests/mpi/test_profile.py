@@ -23,12 +23,10 @@ from lb_mpi.__main__ import main
 from lb_mpi.cli.profile.profile import ANYBODY, Line, Profile, summary
 from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
+from tests.mpi.sizes import COMM, RANK, SIZE, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 PROGRAMS = Path(__file__).resolve().parent.parent / "programs"
 pytestmark = pytest.mark.mpi
-several = pytest.mark.skipif(SIZE < 2, reason="nobody to wait for")
 
 
 @pytest.fixture(autouse=True)

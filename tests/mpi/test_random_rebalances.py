@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from benchmarks.campaign_rebalance_ranks import case
 from lb_mpi.mpi.graph.halo import HaloPlan
+from tests.mpi.sizes import SIZE, several
 
-COMM = MPI.COMM_WORLD
-SIZE = COMM.size
 N = int(os.environ.get("LB_MPI_RANDOM", "9" if SIZE < 6 else "3"))
 pytestmark = pytest.mark.mpi
 
@@ -63,7 +61,7 @@ def swapped_rows(real: Rebalance) -> Rebalance:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("wrong", [stale_values, reversed_ghosts, swapped_rows])
-@pytest.mark.skipif(SIZE == 1, reason="nothing moves")
+@several
 def test_mutants_are_found(wrong, monkeypatch):
     monkeypatch.setattr(HaloPlan, "rebalance", wrong(HaloPlan.rebalance))
     counts = Counter[str]()

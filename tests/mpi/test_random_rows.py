@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing import decider
@@ -29,11 +28,10 @@ from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Graph, parse
 from lb_mpi.mpi.rows import computing
 from lb_mpi.mpi.rows import rows as rows_module
-from tests.mpi.sizes import parameters
+from tests.clock import pass_time
+from tests.mpi.sizes import COMM, RANK, SIZE, parameters, several
 from tests.protocol.mutate import rejects
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 N = int(os.environ.get("LB_MPI_RANDOM", "15"))
 pytestmark = pytest.mark.mpi
 
@@ -117,18 +115,9 @@ def calls(seed: int) -> int:
             form = rng.choice([form, form, form, *FORMS])
             begun = [0]
 
-            def function(
-                block: np.ndarray,
-                beside: np.ndarray,
-                bad: int = bad,
-                how: str = how,
-                begun: list[int] = begun,
-                form: str = form,
-            ) -> Any:
+            def function(block, beside, bad=bad, how=how, begun=begun, form=form):
                 begun[0] += 1
-                until = MPI.Wtime() + row_s * len(block)
-                while MPI.Wtime() < until:
-                    pass
+                pass_time(row_s * len(block))
                 if bad == RANK and how == "raises":
                     raise ArithmeticError("drawn")
                 if bad == RANK and how == "exits":
@@ -206,9 +195,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
             balancer._plans.decider.quick.left = int(quick and k > n_before)
 
         def function(block: np.ndarray, form: str = form) -> Any:
-            until = MPI.Wtime() + row_s * len(block)
-            while MPI.Wtime() < until:
-                pass
+            pass_time(row_s * len(block))
             return FORMS[form](block)
 
         try:
@@ -226,7 +213,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(("n", "others"), parameters([(1, 6), (3, 6), (1, 0)], every_size=[(1, 6), (1, 0)]))
-@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+@several
 def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(scheme, n, others, quick):
     assert not lent_away(scheme, n, others, quick=quick)
 
@@ -243,9 +230,7 @@ def failed_quickly(scheme: str, *, home: bool = False) -> str:
             if seen[0] or len(block) == len(rows):
                 raise ArithmeticError("meant")
             seen[0] = True
-        until = MPI.Wtime() + 1e-3 * len(block)  # all rows are several blocks, also where others have the core
-        while MPI.Wtime() < until:
-            pass
+        pass_time(1e-3 * len(block))  # all rows are several blocks, also where others have the core
         return block + 1.0
 
     balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)
@@ -332,7 +317,7 @@ test_mutants_of_the_results_are_found = lending(pytest.mark.one_mpi(rejects(find
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("scheme", ["direct", "fos"])
-@pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
+@several
 def test_a_form_that_stays_is_compared_once(scheme, monkeypatch):
     """Not in each call, though rank 0 computes nothing in any of them."""
     compared = list[None]()

@@ -5,13 +5,12 @@ import random
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from tests.misbehaviour import RAISES
+from tests.mpi.sizes import COMM
 from tests.pile import Pile, value_of
 
-COMM = MPI.COMM_WORLD
 HOW_MANY = int(os.environ.get("LB_MPI_RANDOM", "20"))
 FIRST = int(os.environ.get("LB_MPI_RANDOM_FIRST", "0"))
 FAILING = ("", "", "start", "work", "load", "split", "absorb", "result", "merge")

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing.deciding import BalanceReason, Decision
@@ -19,11 +18,9 @@ from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
 from tests.mpi.doors import on_root, raised_by_all
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.mpi.test_distribute import weighted
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = pytest.mark.mpi
 
 
@@ -185,10 +182,9 @@ def virtual(plan: HaloPlan, seconds: Callable[[int], float], steps: int, **optio
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("given", [None, 0.5, 1.0])
 @pytest.mark.parametrize("name", ["slabs", "path", "complete"])
+@several
 def test_moves_come_to_rest_and_never_make_steps_slower(name, given):
     """The costs of the vertices are 1 to 101; the program passes none, wrong ones, or these.  Speeds are fixed."""
-    if SIZE == 1:
-        return
     n, true = 96, 1.0 + 100.0 * np.exp(-(((np.arange(96) - 48) / 8) ** 2))
     graph = f"complete:{n}" if name == "complete" else f"mesh:1x{n}"
     speed = np.resize([0.8, 0.4, 0.2], SIZE)
@@ -208,10 +204,9 @@ def test_moves_come_to_rest_and_never_make_steps_slower(name, given):
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("method", ["static", "slabs"])
+@several
 def test_a_move_that_makes_steps_slower_is_undone(method):
     """The vertices at home cost little, all others much: no rank can know that before."""
-    if SIZE == 1:
-        return
     graph = mesh(16, 20)
     with deal(graph, method, speeds=on_root(np.ones(SIZE)), seed=1) as plan:
         home, speed = plan.vertices, 1.0 if RANK else 0.4
@@ -226,10 +221,9 @@ def test_a_move_that_makes_steps_slower_is_undone(method):
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(("slow", "begin", "end"), [(1, 10, 30), (0, 1, 21)])
+@several
 def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow, begin, end):
     """In each step, a rank waits for as long as its vertices take elsewhere, without using its own core."""
-    if SIZE == 1:
-        return
     with deal(mesh(60, 60), "block") as plan:
         virtual(plan, lambda step: 4e-4 * len(plan.vertices) * (3 if slow == RANK and begin <= step < end else 1), end + 20)
         moves = [number for number, call in enumerate(plan.history, 1) if call.acted]
@@ -238,7 +232,7 @@ def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow, beg
 
 
 @pytest.mark.one_mpi
-@pytest.mark.skipif(SIZE == 1, reason="nothing is moved")
+@several
 def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
     if RANK == LAST:
         monkeypatch.setattr(rebalance, "_loaded", [])
@@ -428,9 +422,8 @@ def check_named(reported: list[str], says: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["pack", "unpack", "bytes", "exit"])
+@several
 def test_a_pack_that_fails_moves_nothing(what):
-    if SIZE == 1:
-        return
     graph = mesh(10, 10)
     with deal(graph) as plan:
         objects = [str(v) for v in plan.vertices.tolist()]

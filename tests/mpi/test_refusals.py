@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from scipy import sparse
 
 import lb_mpi
@@ -23,14 +22,11 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.machine import Machine
 from tests.misbehaviour import NotForPickling
 from tests.mpi.doors import USES
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.pile import Pile
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
-LAST = SIZE - 1
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 ROWS, ONE, SPEEDS, EVEN = np.arange(10.0).reshape(5, 2), np.zeros(3), np.arange(1.0, SIZE + 1), [1.0] * SIZE
-several = pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
 
 
 def plan() -> lb_mpi.HaloPlan:

@@ -10,10 +10,8 @@ from apps.diffusion import diffuse
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import mesh, most_square_mesh
-from tests.mpi.sizes import parameters
+from tests.mpi.sizes import COMM, RANK, SIZE, parameters, several
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
 pytestmark = pytest.mark.mpi
 
@@ -59,7 +57,7 @@ def test_an_error_while_rank_0_computes_reaches_all_ranks(monkeypatch):
 
 
 @pytest.mark.one_mpi
-@pytest.mark.skipif(SIZE == 1, reason="one rank has a way to itself")
+@several
 def test_a_graph_in_several_components_is_refused():
     with pytest.raises(ValueError, match="components"):
         lb_mpi.reorder_ranks(COMM, lb_mpi.Graph.from_edges(SIZE, [], []), SPEEDS)

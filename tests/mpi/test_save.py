@@ -20,8 +20,8 @@ from lb_mpi.mpi.common import saves
 from lb_mpi.mpi.save import save as module
 from lb_mpi.saving.folder import Folder
 from tests.mpi.limits import largest_file
+from tests.mpi.sizes import COMM, several
 
-COMM = MPI.COMM_WORLD
 N = 23
 KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
 pytestmark = pytest.mark.mpi
@@ -204,7 +204,7 @@ def test_another_run_that_saves_there_is_an_error(folder):
     lb_mpi.save(COMM, folder, 1, heat=np.zeros(3))
 
 
-@pytest.mark.skipif(COMM.size == 1, reason="one rank agrees with itself")
+@several
 def test_what_is_equal_on_two_ranks_may_be_written_in_two_ways(folder):
     nan = float("nan")
     options = {"a": 1, "b": [nan, 2.5]} if HERE else {"b": (np.float32(nan), 2.5), "a": 1.0}

@@ -14,9 +14,9 @@ from lb_mpi.mpi.search.search import KIND
 from lb_mpi.saving.folder import Folder
 from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch, compile_kernels
 from tests.mpi.limits import largest_file
+from tests.mpi.sizes import COMM
 from tests.pile import Pile
 
-COMM = MPI.COMM_WORLD
 pytestmark = pytest.mark.mpi
 
 

@@ -7,9 +7,9 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.search import search as driver
 from tests.clock import spin
+from tests.mpi.sizes import COMM
 from tests.pile import Pile
 
-COMM = MPI.COMM_WORLD
 pytestmark = pytest.mark.mpi
 
 

@@ -19,10 +19,9 @@ from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.speed import _calibrate, measure, multiply_add
 from tests.mpi.doors import raised_by_all
+from tests.mpi.sizes import COMM, RANK, SIZE, several
 from tests.protocol.mutate import mutated, rejects
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 pytestmark = pytest.mark.mpi
 
 
@@ -174,13 +173,12 @@ MUTANTS = [
     ("changed, newest = most.tolist()", "changed, newest = 0, most.tolist()[1]"),  # of ranks at other speeds
     ("presence_of(comm).speeds", "presence_of(MPI.COMM_SELF).speeds"),  # nothing is kept
 ]
-several = pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
 test_what_one_rank_knows_of_the_speeds_all_know_in_the_next_door = several(
     rejects(find_fault, [(speeds, "known_speeds", *one) for one in MUTANTS])
 )
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+@several
 def test_a_second_pool_begins_from_what_the_first_has_learned():
     comm, last = COMM.Dup(), SIZE - 1
     with Pool(comm) as pool:
@@ -195,7 +193,7 @@ def test_a_second_pool_begins_from_what_the_first_has_learned():
     comm.Free()
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+@several
 def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them():
     comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
     law = "known.agrees(speeds)"
@@ -207,7 +205,7 @@ def test_a_plan_begins_from_known_speeds_unless_a_short_measurement_denies_them(
     comm.Free()
 
 
-@pytest.mark.skipif(SIZE == 1, reason="needs several ranks")
+@several
 def test_the_first_call_of_a_balancer_lends_rows_by_known_speeds():
     comm, slow = COMM.Dup(), KnownSpeeds((1.0,) * (SIZE - 1) + (0.05,), (0.1,) * SIZE)
     rows = np.arange(200.0) + 1000.0 * RANK

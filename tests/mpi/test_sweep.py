@@ -5,12 +5,11 @@ import pathlib
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from apps import sweep
+from tests.mpi.sizes import COMM
 from tests.mpi.test_apps import run
 
-COMM = MPI.COMM_WORLD
 SMALL = ["--tasks", "30", "--until", "5"]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 

@@ -8,10 +8,10 @@ from mpi4py import MPI
 from apps import weather
 from apps.weather_physics import Climate, physics, wind
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
+from tests.mpi.sizes import COMM
 from tests.mpi.test_apps import alone as found_alone
 from tests.mpi.test_apps import answer, run
 
-COMM = MPI.COMM_WORLD
 SMALL = ["--shape", "24x48", "--levels", "6", "--steps", "6"]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
