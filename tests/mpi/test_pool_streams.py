@@ -172,6 +172,17 @@ def test_a_stream_pauses_for_other_calls():
         assert list(chained) == [k**4 for k in range(30)]
         chained = pool.imap_unordered(square, (pool.apply(square, (k,)) for k in range(5)))
         assert sorted(chained) == [k**4 for k in range(5)]
+        assert pool.map(square, (pool.apply(square, (k,)) for k in range(5))) == [k**4 for k in range(5)]
+        inner = pool.imap(square, range(9))
+        assert pool.map(square, (next(inner) for _ in range(5))) == [k**4 for k in range(5)]
+        begun = list[Iterator[int]]()
+
+        def first_of(n: int) -> Iterator[int]:
+            begun.append(pool.imap(square, range(n)))
+            yield next(begun[0])
+
+        assert pool.map(square, first_of(9)) == [0]
+        assert list(begun[0]) == [k * k for k in range(1, 9)]
         assert pool.report() is not None
 
     with lb_mpi.Pool(COMM, root=0) as pool:
@@ -240,4 +251,8 @@ def test_a_map_within_the_iterator_is_an_error_where_all_ranks_call(pool):
     items = (pool.map(square, 3) for _ in range(2)) if RANK == 0 else None
     with pytest.raises(lb_mpi.Error, match="a map of these ranks is under way"):
         list(pool.imap(len, items, buffersize=3))
+    assert pool.map(square, 3, to="all") == [0, 1, 4]
+    if SIZE > 1:
+        with pytest.raises(lb_mpi.Error, match="a collective call in the items of a map"):
+            pool.map(len, (pool.map(square, 3) for _ in range(2)))
     assert pool.map(square, 3, to="all") == [0, 1, 4]

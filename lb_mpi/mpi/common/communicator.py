@@ -369,12 +369,12 @@ _busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a tas
 
 
 class at_work:
-    """Run tasks of a pool of these ranks in this block, which may make no collective call that needs several of them."""
+    """Run tasks of a pool, or read its items, in this block, which may make no collective call that needs several ranks."""
 
     __slots__ = ("_entry",)
 
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._entry = _Busy(comm, threading.get_ident(), "in a task of a pool", True)
+    def __init__(self, comm: MPI.Intracomm, why: str = "in a task of a pool") -> None:
+        self._entry = _Busy(comm, threading.get_ident(), why, True)
 
     def __enter__(self) -> None:  # not a generator: a chunk may be short
         _busy[id(self._entry)] = self._entry

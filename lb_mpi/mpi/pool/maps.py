@@ -38,7 +38,6 @@ from lb_mpi.mpi.pool.arguments import (
     Progress,
     ReceivedItems,
     check_costs,
-    check_items,
     encode,
     name_of,
     sample_of,
@@ -456,12 +455,11 @@ class MapResults:
 
 
 class RootMap(RootTasks):
-    """A map on its root.  The constructor checks and plans it, so that `begin_all` raises nothing."""
+    """A map of a range, an array or a list on its root.  The constructor plans it, so that `begin_all` raises nothing."""
 
-    def __init__(self, maps: PoolMaps, items: Sequence[Any], options: CheckedOptions, opened: contextlib.ExitStack) -> None:
+    def __init__(self, maps: PoolMaps, given: Any, options: CheckedOptions, opened: contextlib.ExitStack) -> None:
         super().__init__(maps, options.call)
         ranks, path, file, call = maps.ranks, options.checkpoint, None, options.call
-        given = check_items(items, ordered=path is not None)
         if path is not None:
             file = CheckpointFile(path, call.function, given, star=call.star, key=options.key)
             opened.enter_context(contextlib.closing(file))

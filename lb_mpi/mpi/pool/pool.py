@@ -22,11 +22,11 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.communicator import closed, in_task, need_mpi
+from lb_mpi.mpi.common.communicator import at_work, closed, in_task, need_mpi
 from lb_mpi.mpi.common.failure import describe, hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.pool.arguments import MapOptions, check_options, reads_lazily
+from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, check_items, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks
 from lb_mpi.mpi.pool.member import Worker, serve
@@ -428,24 +428,34 @@ class Pool:
         """
         ranks, opened = self._ranks, ExitStack()  # closed if not all ranks begin the map
 
-        def plan() -> RootTasks | None:
-            with interrupts().allowed():  # the items may come from the user's code
-                checked = check_options(function, options, star=star, lazy=lazy, alone=ranks.alone)
-                if not ranks.is_root:
-                    return None
-                if lazy and reads_lazily(items, checked):
-                    return RootStream(self._maps, items, checked)
-                return RootMap(self._maps, items, checked, opened)
+        def read() -> tuple[CheckedOptions, Any]:
+            checked = check_options(function, options, star=star, lazy=lazy, alone=ranks.alone)
+            if not ranks.is_root or (lazy and reads_lazily(items, checked)):
+                return checked, None
+            return checked, check_items(items, ordered=checked.checkpoint is not None)
+
+        def plan(checked: CheckedOptions, given: Any) -> RootTasks | None:
+            if not ranks.is_root:
+                return None
+            with interrupts().allowed():  # items, and what they are compared with, may have the user's code
+                lazily = given is None
+                return RootStream(self._maps, items, checked) if lazily else RootMap(self._maps, given, checked, opened)
+
+        def plan_together() -> RootTasks | None:
+            with interrupts().allowed(), at_work(ranks.presence.comm, "in the items of a map"):
+                found = read()
+            return plan(*found)
 
         self._check_open()
+        before = read() if ranks.alone else None  # its items may use the pool, and wait for other threads that do
         with ranks.claimed(Wish.MAP), in_call(""):
             self._check_open()  # another thread may have closed it
             with opened:
-                if ranks.alone:
-                    planned = plan()
+                if before is not None:
+                    planned, before = plan(*before), None  # what is sent is not kept here, too
                 else:
                     with in_call(MAP, watched=True):
-                        planned = ranks.agree("map", plan)
+                        planned = ranks.agree("map", plan_together)
                 if planned is not None:
                     planned.begin_all()
                 opened.pop_all()
