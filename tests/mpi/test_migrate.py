@@ -173,6 +173,24 @@ def test_rows_move_by_the_speeds_and_costs_that_map_has_measured(order, speed, s
     assert SIZE == 1 or (last.rows_moved > 0 and last.imbalance_after < last.imbalance_before)
 
 
+@pytest.mark.every_size
+@pytest.mark.parametrize("order", migrating.ORDERS)
+def test_costs_that_were_measured_decide_where_rows_go_and_go_with_them(order):
+    """The first 60 rows, all on rank 0, cost ten, and the others one.  The ranks are alike."""
+    rows = np.arange(200) + 200 * RANK
+
+    def costs() -> np.ndarray:
+        return np.where(rows < 60, 10.0, 1.0)
+
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        balancer._knowledge.own(costs())  # as if a map had measured them
+        for _ in range(3):
+            rows = balancer.migrate(rows, order=order)
+            loads = COMM.allgather(costs().sum())
+            assert max(loads) <= 1.03 * np.mean(loads) + 10.0
+            np.testing.assert_allclose(balancer._knowledge.measured(len(rows)), costs())
+
+
 def test_history_and_report_have_migrations_apart():
     rows = np.arange(60 if RANK == LAST else 3)
     with lb_mpi.Balancer(COMM, when="always") as balancer:
