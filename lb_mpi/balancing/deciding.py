@@ -55,41 +55,36 @@ class Observation(NamedTuple):
 
 
 class BalanceReason(IntEnum):
-    """The reason why the distribution of rows is changed, or not; in `words`, for the user."""
+    """The reason why the distribution of rows is changed (`acts`), or not; in `words`, for the user."""
 
     words: str
+    acts: bool
 
-    def __new__(cls, number: int, words: str = "") -> BalanceReason:
-        """Make a reason from its number and its words."""
+    def __new__(cls, number: int, words: str = "", acts: bool = False) -> BalanceReason:
+        """Make a reason from its number, its words, and whether it acts."""
         reason = int.__new__(cls, number)
-        reason._value_, reason.words = number, words
+        reason._value_, reason.words, reason.acts = number, words, acts
         return reason
 
     UNMEASURED = 0, "plan unchanged: not all rows have been timed twice"
     WITHIN = 1, "plan unchanged: the imbalance is within the tolerance"
     LATER = 2, "plan unchanged: the next decision is due in a later call"
-    ALWAYS = 3, "balanced: as requested at every decision"
-    BOUND = 4, "balanced: the imbalance is above the bound"
-    GAIN = 5, "balanced: it saves more than it costs"
+    ALWAYS = 3, "balanced: as requested at every decision", True
+    BOUND = 4, "balanced: the imbalance is above the bound", True
+    GAIN = 5, "balanced: it saves more than it costs", True
     NO_GAIN = 6, "plan unchanged: a new one would cost more than it saves"
     BELOW = 7, "plan unchanged: the imbalance is not above the bound"
     ALONE = 8, "plan unchanged: there is only one rank"
-    CROWDED = 11, "no rows are lent by plan while the ranks queue for cores"
+    CROWDED = 11, "plan unchanged while the ranks queue for cores"
     HOLDS = 10, "plan unchanged: it holds for some calls"
-    CUT = 12, "balanced: the last move had left many edges between the parts"
-    HOME = 9, "rows stay at home: that is faster than lending"
+    CUT = 12, "balanced: the last move had left many edges between the parts", True
+    HOME = 9, "rows stay at home: that is faster than lending", True
     LENDING = 13, "rows are lent: that is faster than at home"
     TRY_HOME = 14, "rows stay at home for some calls: that may be faster"
     TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
     FIRST = 18, "rows stay at home: in the first calls, the ranks have hardly been uneven"
-    UNDONE = 16, "undone: the last move has made the steps slower"
+    UNDONE = 16, "undone: the last move has made the steps slower", True
     BROKEN = 17, "plan unchanged: the last moves have not saved what was expected of them"
-
-
-ACTING = (
-    BalanceReason.ALWAYS, BalanceReason.BOUND, BalanceReason.GAIN, BalanceReason.CUT, BalanceReason.UNDONE,
-    BalanceReason.HOME,
-)  # fmt: skip
 
 
 class Decision(NamedTuple):
@@ -103,7 +98,7 @@ class Decision(NamedTuple):
     @property
     def act(self) -> bool:
         """True when the distribution is to be changed."""
-        return self.reason in ACTING
+        return self.reason.acts
 
     @property
     def words(self) -> str:
@@ -282,24 +277,6 @@ class Levels(NamedTuple):
     now_s: float = math.nan  # of the slowest rank, as planned
     home_s: float = math.nan  # of the slowest rank, if all rows were at home
     balanced_s: float = math.nan  # of each rank, if all needed the same
-
-
-class Queue(NamedTuple):
-    """Queueing of the ranks for cores, on machines that they share with other programs."""
-
-    share: float = 0.0  # of the elapsed time of all ranks
-    home_s: float = math.nan  # of the slowest rank, if all rows were at home and none queued
-    balanced_s: float = math.nan  # of each rank, if all needed the same and none queued
-
-    @property
-    def forbids(self) -> bool:
-        """True when lending rows cannot pay for its delays: each hand-over waits until both ranks have a core."""
-        return self.share > CROWDED and not self.home_s - self.balanced_s > self.share * self.home_s
-
-
-def running(share: float) -> float:
-    """Return the part of its time in which a rank has a core, if it queues for this `share`."""
-    return max(1.0 - share, 0.1)
 
 
 class Policy:

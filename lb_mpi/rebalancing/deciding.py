@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Queue, Trigger, running
+from lb_mpi.balancing.deciding import CROWDED, BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import JUMP, USUAL
 from lb_mpi.reduction import UNIT, Reduction, halves, joined
@@ -38,6 +38,7 @@ PAUSE = 64  # opportunities after broken promises
 PROGRESS = 0.05  # of the time of a step: a move that saves as much is good, whatever was expected
 LEAST_PART = 0.125  # of the imbalance, that a move is to take away
 NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
+LEAST_CORE = 0.1  # of its time, that a rank counts as having a core
 MOST_INTERVAL = 64  # calls from one opportunity to the next
 GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
 MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
@@ -130,7 +131,8 @@ def report(
     `expected`: the speed that was expected then; NaN: there was no move.
     """
     timed = not math.isnan(mine.speed)
-    speed, has_core = mine.speed if timed else 0.0, running(mine.queued_s / mine.own_s if mine.own_s > 0.0 else 0.0)
+    speed = mine.speed if timed else 0.0
+    has_core = max(1.0 - mine.queued_s / mine.own_s, LEAST_CORE) if mine.own_s > 0.0 else 1.0  # of its time
     seconds = mine.load / speed if timed else 0.0
     numbers = zip((mine.load, speed, speed / has_core), (units.load, units.speed, units.speed), strict=True)
     sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
@@ -172,38 +174,7 @@ class RebalanceDecision(NamedTuple):
     @property
     def act(self) -> bool:
         """True if vertices are to move."""
-        return self.decision.act and self.before > 0.0
-
-
-def decide(
-    totals: GraphTotals, trigger: Trigger, size: int, *, heavy: bool = False, promises: Promises | None = None
-) -> RebalanceDecision:
-    """Decide; `trigger` and `promises` have the same state on all ranks.  `heavy`: the cut is heavy."""
-    if size == 1:
-        return RebalanceDecision(Decision(BalanceReason.ALONE))
-    load, speed, free, queued_s, own_s, n_timed = totals.sums
-    slowest_s = totals.most.seconds
-    before = mean_s = mean_speed = math.nan
-    if speed > 0.0 and not totals.most.unmeasured:  # a speed below 1e-308 counts as not measured
-        missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
-        speed, free = speed * missing, free * missing
-        mean_s, mean_speed = load / speed, speed / size
-        before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
-        if promises is not None and trigger.when != "always":
-            if undo := promises.compare(totals.most):
-                trigger.skip()
-                return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo=undo)
-            bound = trigger.tolerance if isinstance(trigger.when, str) else trigger.when
-            if promises.forbid(slowest_s) and before > bound:
-                trigger.skip()
-                return RebalanceDecision(Decision(BalanceReason.BROKEN), before, mean_s, mean_speed)
-    queue = Queue(queued_s / own_s, totals.most.free_s, load / free) if own_s > 0.0 and free > 0.0 else Queue()
-    if trigger.when == "auto" and queue.forbids:
-        trigger.skip()
-        return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-    cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
-    decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s, cut_s=HEAVY_PART * slowest_s * heavy)
-    return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)
+        return self.decision.reason.acts and self.before > 0.0
 
 
 class Promise(NamedTuple):
@@ -306,8 +277,8 @@ class Opportunities:
         self._heavy, self._cut = cut > HEAVY * self.first_cut and helps, cut
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
-        """Decide at this opportunity, and when the next one comes."""
-        decided = decide(totals, self.trigger, size, heavy=self._heavy, promises=self.promises)
+        """Decide at this opportunity, and when the next one comes; `size`: the number of ranks."""
+        decided = self._decided(totals, size)
         self.before, (reason, _, due, _) = decided.before, decided.decision
         self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0
@@ -315,3 +286,33 @@ class Opportunities:
             # Where a saving is about to exceed the cost, the next opportunity is when it does.
             self._skipped = min(totals.interval - 1, due if reason is BalanceReason.NO_GAIN else MOST_INTERVAL)
         return decided
+
+    def _decided(self, totals: GraphTotals, size: int) -> RebalanceDecision:
+        if size == 1:
+            return RebalanceDecision(Decision(BalanceReason.ALONE))
+        trigger, slowest_s = self.trigger, totals.most.seconds
+        load, speed, free, queued_s, own_s, n_timed = totals.sums
+        before = mean_s = mean_speed = math.nan
+        if speed > 0.0 and not totals.most.unmeasured:  # a speed below 1e-308 counts as not measured
+            missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
+            speed, free = speed * missing, free * missing
+            mean_s, mean_speed = load / speed, speed / size
+            before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
+            if trigger.when != "always":
+                if undo := self.promises.compare(totals.most):
+                    trigger.skip()
+                    return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo=undo)
+                bound = trigger.tolerance if isinstance(trigger.when, str) else trigger.when
+                if self.promises.forbid(slowest_s) and before > bound:
+                    trigger.skip()
+                    return RebalanceDecision(Decision(BalanceReason.BROKEN), before, mean_s, mean_speed)
+        if trigger.when == "auto" and own_s > 0.0 and free > 0.0:
+            share, free_s = queued_s / own_s, totals.most.free_s
+            # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
+            if share > CROWDED and not free_s - load / free > share * free_s:
+                trigger.skip()
+                return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
+        cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
+        cut_s = HEAVY_PART * slowest_s * self._heavy
+        decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s, cut_s=cut_s)
+        return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)

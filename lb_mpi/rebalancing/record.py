@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.record import history_lines
+from lb_mpi.rebalancing.deciding import RebalanceDecision
 from lb_mpi.record.history import History
 from lb_mpi.table import Table, percent
 
@@ -41,19 +41,18 @@ def rebalances() -> History[Rebalanced]:
     return History(_table, "vertices_moved")
 
 
-def reason_of(decision: Decision, moved: int = 0, *, cost_s: float = math.nan, lost_s: float = math.nan) -> str:
-    """Say why this number of vertices has moved, or none: a move costs `cost_s`, and `lost_s` have been lost without it."""
-    if decision.reason is BalanceReason.NO_GAIN:
-        return f"{decision.words}; it would take {cost_s:.2g} s, and {lost_s:.2g} s have been lost so far"
-    if decision.reason is BalanceReason.UNMEASURED:
+def reason_of(decided: RebalanceDecision, moved: int = 0) -> str:
+    """Say why this number of vertices has moved, or none."""
+    reason, cost_s, lost_s = decided.decision.reason, decided.cost_s, decided.lost_s
+    if reason is BalanceReason.NO_GAIN:
+        return f"{reason.words}; it would take {cost_s:.2g} s, and {lost_s:.2g} s have been lost so far"
+    if reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
-    if decision.reason is BalanceReason.CROWDED:
-        return "plan unchanged while the ranks queue for cores"
-    if decision.reason is BalanceReason.CUT and not moved:
+    if moved or not reason.acts:
+        return reason.words
+    if reason is BalanceReason.CUT:
         return "plan unchanged: no lighter cut was found"
-    if decision.act and not moved:
-        return "plan unchanged: no move was found that makes the slowest rank faster"
-    return decision.words
+    return "plan unchanged: no move was found that makes the slowest rank faster"
 
 
 def _table(calls: Iterable[Rebalanced], first: int = 1) -> str:

@@ -18,11 +18,11 @@ from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing.actor import Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
     GraphTotals,
+    Opportunities,
     Promise,
     RankLoad,
     RebalanceDecision,
     Units,
-    decide,
     report,
     totals_of,
 )
@@ -64,7 +64,7 @@ class Case(NamedTuple):
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""
         totals = self.totals(Units())
-        decided = decide(totals, Trigger(when), self.size)
+        decided = Opportunities(trigger=Trigger(when)).decide(totals, self.size)
         if self.origin is not None:
             promise = Promise(0.5 * totals.most.seconds, 0.4 * totals.most.seconds)
             decided = decided._replace(decision=Decision(BalanceReason.UNDONE), undo=promise)

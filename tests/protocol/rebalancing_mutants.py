@@ -61,6 +61,6 @@ MUTANTS = [
     (deciding, "Promises.compare", "most.grown_s > made", "most.seconds > made"),  # undone for another rank's slowness
     (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),
     # the sums
-    (deciding, "decide", "missing = size / n_timed", "missing = 1.0"),
+    (deciding, "Opportunities._decided", "missing = size / n_timed", "missing = 1.0"),
     (deciding, "GraphTotals.units", "Units(UNIT * self.most.load, UNIT * self.most.speed)", "Units(self.most.load, self.most.speed)"),  # rounded to the largest
 ]  # fmt: skip

@@ -177,6 +177,7 @@ class HaloPlan:
         self._halos, self._clocks = Halos(record, relative, cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights, math.inf if slabs else float(self.cut))
+        self._balance.loads_kernels = own.size > 1 and not slabs
         mine, total = np.array([part.n_ghosts]), np.zeros(1, dtype=np.int64)
         wait(own, own.Iallreduce(mine, total), (mine, total))
         self.n_halo = int(total[0])  # values in an exchange, on all ranks
@@ -327,8 +328,9 @@ class HaloPlan:
         spent = self._halos.own_s, self._halos.queued_s
 
         def check() -> Given:
-            if self._presence.comm.size > 1 and not self._n_slabs:
+            if balance.loads_kernels:
                 balance.loading_s += load_kernels()
+                balance.loads_kernels = False
             arguments, n = check_arguments(when, every, tolerance, imbalance), part.n_local
             latest = check_costs(balance.waiting if costs is None else costs, n)
             return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))

@@ -115,7 +115,8 @@ class PlanBalance:
         self._speeds = MeasuredSpeeds()
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self._queued_s = self._own_s = 0.0  # since the last opportunity
-        self.loading_s = 0.0  # in which the kernels were loaded
+        self.loads_kernels = False  # this plan moves vertices by them, and has not loaded them yet
+        self.loading_s = 0.0  # in which they were loaded
         self._given = False  # the costs are the caller's
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.opportunities = Opportunities(first_cut)
@@ -323,8 +324,8 @@ def rebalance(
         if not decided.act:
             seconds = time.perf_counter() - began
             balance.opportunities.took(seconds)
-            reason = reason_of(decided.decision, cost_s=decided.cost_s, lost_s=decided.lost_s)
-            balance.history.append(Rebalanced(False, reason, decided.before, decided.before, 0, 0, cut, 0, seconds))
+            imbalance = decided.before
+            balance.history.append(Rebalanced(False, reason_of(decided), imbalance, imbalance, 0, 0, cut, 0, seconds))
             return None
         promises, undo = balance.opportunities.promises, balance.undo if decided.undo else None
         left = max(given.arguments.imbalance, (1.0 - promises.part) * decided.before)
@@ -348,7 +349,7 @@ def rebalance(
     acted = actor.committed
     seconds = time.perf_counter() - began
     balance.history.append(Rebalanced(
-        acted, reason_of(outcome.decision, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
+        acted, reason_of(decided, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
         outcome.cut if acted else cut, outcome.steps, seconds,
     ))  # fmt: skip
     if not acted or actor.built is None:
