@@ -290,20 +290,20 @@ def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_a
         own = communicator.duplicate(used())
         presence = communicator.presence_of(own)
         error = presence.on_all(ValueError("of all"))
-        presence.leave(KeyboardInterrupt() if alone == RANK else error)
+        presence.close(error=KeyboardInterrupt() if alone == RANK else error)
         assert (own == MPI.COMM_NULL) == (alone < 0)
 
 
-def test_a_rank_that_leaves_alone_sends_its_failure_before_it_waits_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not when they are late: they may wait for it in another call."""
-    for alone in (False, True):
-        presence = communicator.presence_of(communicator.duplicate(used()))
-        failed: list[bool] = []
-        with monkeypatch.context() as patch:
-            patch.setattr(presence, "close", lambda failed=failed, presence=presence: failed.append(presence.failed))
-            presence.leave(KeyboardInterrupt() if alone else presence.on_all(ValueError("of all")))
-        assert failed == [alone]
-        presence.close()
+def test_a_rank_that_closes_by_an_error_of_its_own_ends_the_close_of_all_and_by_one_of_all_it_closes_with_them() -> None:
+    """The others would go on, and wait for it in their next call."""
+    for of_all in (False, True):
+        own = communicator.duplicate(used())
+        presence = communicator.presence_of(own)
+        error = presence.on_all(ValueError("it fails")) if of_all else ValueError("it fails")
+        failed = pytest.raises(lb_mpi.Error, match=f"rank {LATE}: ValueError: it fails")
+        with contextlib.nullcontext() if of_all or RANK == LATE else failed:
+            presence.close(error=error if RANK == LATE else None)
+        assert (own == MPI.COMM_NULL) == of_all
 
 
 @pytest.mark.parametrize(("door", "late_rank"), [*[(one, LATE) for one in DOORS], ("Pool.map", 0), ("Balancer.map_rows", 0)])
@@ -683,7 +683,9 @@ def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name: s
         if RANK == LATE:
             raise kept
         call(block)
-    assert (caught.value is kept) == (RANK == LATE) or name == "Pool.map"  # where ranks compare what they call
+    if name != "Pool.map":  # where ranks compare what they call
+        assert (caught.value is kept) == (RANK == LATE)
+        assert "ZeroDivisionError: on purpose" in str(caught.value)
 
 
 @pytest.mark.parametrize("name", BLOCKS)

@@ -48,7 +48,7 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
             presence.begin(name)
             yield own
         except BaseException as error:
-            presence.leave(error)
+            presence.close(error=error)
             raise
         with presence.committing():
             presence.close()

@@ -81,7 +81,6 @@ class Presence:
         self.calls = CallOrder(comm)  # begun on this communicator
         self._failures = Failures(comm)
         self.commit, self.end_commit = self._failures.commit, self._failures.end_commit
-        self._leaves_by: str | None = None  # by an error that all ranks have raised: it is sent if they do not close, too
         self._parent = parent
         self._users: MPI.Intracomm | None = None  # of an anchor: the user's communicator
         self._n_open = 0  # of an anchor: its children
@@ -228,28 +227,34 @@ class Presence:
         mark(error, self._anchor)
         return error if self.rank == by else quiet(error)
 
-    def close(self, free: Callable[[], None] = lambda: None) -> None:
+    def close(self, free: Callable[[], None] = lambda: None, *, error: BaseException | None = None) -> None:
         """Collective: call `free`, and free the communicator.  After the first time, or after a failure, do nothing.
 
-        Error when another rank has failed, or fails meanwhile.
+        `error`: by which this rank leaves, and which the caller raises.  It is sent to all others at once, unless all ranks
+        raise it: they close together.  If the others do not close within a second, this rank alone has raised it again.
+
+        Error, but for a rank that leaves by one itself, when another rank has failed, or fails meanwhile.
         """
         if not self.comm:
             return
         comm = self.comm
         try:
             need_mpi(self.name)
+            if error is not None:
+                self.send_failure(error)
             if not self.failed:
                 name = f"close of a {self.name}"
                 self.calls.begin(name)
-                self.wait(self._all_close(), name=name, late=lambda: self._leaves_by)
+                self.wait(self._all_close(), name=name, late=lambda: None if error is None else self._text(error))
                 free()
                 with held(), call(""), self.committing():  # what is sent to a freed communicator may arrive at a later one
                     self.wait(self._all_close(), name="")  # any rank may have failed before, and none fails any more
                     self.calls.receive()  # the last message of the barrier was sent after those
                     comm.Free()
-        except BaseException as error:
-            self.send_failure(error)
-            raise
+        except BaseException as caught:
+            self.send_failure(caught)
+            if error is None or not isinstance(caught, Error):
+                raise
         finally:
             if comm:
                 self.keep(comm, free)
@@ -275,31 +280,6 @@ class Presence:
             return False
 
         return all_close
-
-    @contextmanager
-    def leaving(self, error: BaseException | None) -> Iterator[None]:
-        """A block in which this rank closes, since it leaves the user's block by `error` (None: at its end).
-
-        The others are notified.  Ranks that have all raised the same error close together.  If the others do not close
-        within a second, this rank alone has raised it again, so it is sent.
-        """
-        if error is not None and self.comm:
-            self.send_failure(error)
-            self._leaves_by = self._text(error)
-        try:
-            yield
-        except Error:
-            if error is None:
-                raise
-
-    def leave(self, error: BaseException) -> None:
-        """Close after this error, which all ranks raise, or this rank alone, which then sends a failure.
-
-        Another rank may have failed after the error that all raise, and its message may be in transit: a communicator is
-        freed only if all ranks close it.
-        """
-        with self.leaving(error):
-            self.close()
 
     def keep(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""

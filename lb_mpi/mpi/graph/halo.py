@@ -500,10 +500,7 @@ class HaloPlan:
 
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
-        self._halos.close(time.perf_counter(), time.thread_time())
-        self._clocks.end()
-        with call("", last=True):
-            self._presence.close(self._free)
+        self._close()
 
     def _now(self) -> tuple[float, float, float]:
         """Read the clocks: seconds now, of CPU time, and waited for a core while the process had none."""
@@ -520,8 +517,13 @@ class HaloPlan:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._presence.leaving(error):
-            self.close()
+        self._close(error)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        self._halos.close(time.perf_counter(), time.thread_time())
+        self._clocks.end()
+        with call("", last=True):
+            self._presence.close(self._free, error=error)
 
 
 def _memory(n: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], NDArray[np.uint8]]:

@@ -121,7 +121,7 @@ def open_ranks(
             agree_on(own, root=root, **agree(own, lambda: check(own)))
             return PoolRanks(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
         except BaseException as error:
-            presence_of(own).leave(error)
+            presence_of(own).close(error=error)
             raise
 
 

@@ -136,7 +136,7 @@ class Balancer:
                     decider = NeighbourPlanner(self._knowledge, own.size, trigger, omega)
                 self._plans = Plans(own, decider)
             except BaseException as error:
-                self._presence.leave(error)
+                self._presence.close(error=error)
                 raise
         self._loans.record.use("map_rows", {**settings, "neighbours": near})
         self._migration = Trigger(trigger.when, trigger.every, trigger.tolerance)
@@ -328,9 +328,7 @@ class Balancer:
     def close(self) -> None:
         """Free the MPI resources; collective.  Further calls do nothing."""
         self._check_idle()
-        self._watch.end()
-        with call("lb_mpi.Balancer.close", last=True):
-            self._presence.close(self._free)
+        self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -338,8 +336,14 @@ class Balancer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._presence.leaving(error):
-            self.close()
+        if error is None:
+            self._check_idle()
+        self._close(error)
+
+    def _close(self, error: BaseException | None = None) -> None:
+        self._watch.end()
+        with call("lb_mpi.Balancer.close", last=True):
+            self._presence.close(self._free, error=error)
 
     def _free(self) -> None:
         align(self._presence.comm, self._loans.record)
