@@ -474,7 +474,7 @@ def test_a_rank_that_fails_as_all_close_sends_nothing_to_later_communicators(whe
         if when == "in free" and RANK == LATE:
             handler()
 
-    def all_close() -> Callable[[], bool]:
+    def barrier() -> Callable[[], bool]:
         n_calls[0] += 1
         done = plain()
 
@@ -487,7 +487,7 @@ def test_a_rank_that_fails_as_all_close_sends_nothing_to_later_communicators(whe
         return interrupted
 
     presence, n_calls = communicator.presence_of(communicator.duplicate(COMM)), [0]
-    plain, presence._all_close = presence._all_close, all_close  # type: ignore[method-assign]
+    plain, presence._barrier = presence._barrier, barrier  # type: ignore[method-assign]
     before = signal.signal(signal.SIGUSR2, handler if when != "in free" else signal.SIG_IGN)
     error = None
     try:

@@ -245,10 +245,9 @@ class Presence:
             if not self.failed:
                 name = f"close of a {self.name}"
                 self.calls.begin(name)
-                self.wait(self._all_close(), name=name, late=lambda: None if error is None else self._text(error))
+                self.wait(self._barrier(), name=name, late=lambda: None if error is None else self._text(error))
                 free()
-                with held(), call(""), self.committing():  # what is sent to a freed communicator may arrive at a later one
-                    self.wait(self._all_close(), name="")  # any rank may have failed before, and none fails any more
+                with self.uninterrupted():  # what is sent to a freed communicator may arrive at a later one
                     self.calls.receive()  # the last message of the barrier was sent after those
                     comm.Free()
         except BaseException as caught:
@@ -260,7 +259,18 @@ class Presence:
                 self.keep(comm, free)
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
-    def _all_close(self) -> Callable[[], bool]:
+    @contextmanager
+    def uninterrupted(self) -> Iterator[None]:
+        """Collective: a block that begins on all ranks or on none, and in which no handler of signals raises.
+
+        A rank that raised in it would leave the others in MPI, where no failure reaches them.  While ranks wait for each
+        other here, their handlers wait, too, so all are about to come.  Any may have failed before, and then none begins.
+        """
+        with held(), call(""), self.committing():
+            self.wait(self._barrier(), name="")
+            yield
+
+    def _barrier(self) -> Callable[[], bool]:
         """Return a function that is polled until all ranks have called this: a dissemination barrier of messages.
 
         Another rank may be in another collective call meanwhile, which MPI's own barrier would be mistaken for.
@@ -268,18 +278,18 @@ class Presence:
         comm, distances, pending = self.comm, [1 << k for k in range((self.comm.size - 1).bit_length())], list[MPI.Request]()
         nothing = np.zeros(0, dtype=np.uint8)
 
-        def all_close() -> bool:
+        def over() -> bool:
             while MPI.Request.Testall(pending):
                 if not distances:
                     return True
                 distance = distances.pop()
                 pending[:] = (
-                    comm.Isend(nothing, (comm.rank + distance) % comm.size, Tag.CLOSING),
-                    comm.Irecv(nothing, (comm.rank - distance) % comm.size, Tag.CLOSING),
+                    comm.Isend(nothing, (comm.rank + distance) % comm.size, Tag.BARRIER),
+                    comm.Irecv(nothing, (comm.rank - distance) % comm.size, Tag.BARRIER),
                 )
             return False
 
-        return all_close
+        return over
 
     def keep(self, *what: object) -> None:
         """Keep for ever what MPI may still write to."""
@@ -472,14 +482,9 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
 
 @contextmanager
 def blocking(comm: MPI.Intracomm) -> Iterator[None]:
-    """Collective: a block of calls that block in MPI: all ranks reach it, and no handler of signals raises before its end.
-
-    A rank that raised there would leave the others in MPI, where no failure reaches them.  In the first barrier ranks may
-    wait for long, and any may fail.  Those in the second one hold their handlers: it completes if all do.
-    """
+    """Collective: a block of calls that block in MPI.  Before it, ranks may wait for long for each other, and may fail."""
     wait(comm, comm.Ibarrier())
-    with held(), call(""), presence_of(comm).committing():
-        wait(comm, comm.Ibarrier())
+    with presence_of(comm).uninterrupted():
         yield
 
 

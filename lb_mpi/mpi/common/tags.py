@@ -26,7 +26,7 @@ class Tag(IntEnum):
     ANNOUNCED = 15  # parcels: the content of an announced parcel
     PROFILE = 16  # profile: clocks and measurements of the ranks
     VALUE = 17  # gather: a large value
-    CLOSING = 18  # every close: the sender, and those whose messages it has received, close
+    BARRIER = 18  # every close, before calls that block: the sender, and those whose messages it has received, are there
     REBALANCE = 19  # HaloPlan.rebalance: numbers, labels and vertices for neighbours
     REDUCTION = 20  # Balancer and HaloPlan.rebalance: numbers for all ranks, where these are few
     CALL = 21  # every wait: the call that the sender waits in
