@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 
@@ -11,8 +12,9 @@ import pytest
 import lb_mpi
 from lb_mpi.mpi.common import communicator
 from tests.misbehaviour import RAISES, RETURNS
-from tests.mpi.doors import USES
+from tests.mpi.doors import CALLS, DOORS, USES
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
+from tests.mpi.test_random_rows import choose_way
 
 pytestmark = pytest.mark.mpi
 
@@ -117,6 +119,31 @@ def test_a_rank_in_another_call_is_an_error_on_all_ranks(one, other, n_before, m
     with pytest.raises(lb_mpi.Error, match=r"rank . is in .*, rank . in .*: expected the same calls on all ranks"):
         (USES[other][1] if RANK == LAST else call)(opened)
     opened.close()
+
+
+MAKING = [name for name in CALLS if name != "asked_to_stop"]  # a communicator, on which ranks meet at once
+
+
+@several
+@pytest.mark.parametrize(("one", "other"), [*itertools.pairwise(MAKING)])
+def test_ranks_that_meet_in_different_calls_name_them(one, other, tmp_path):
+    """Their first collective operations were taken for each other."""
+    with pytest.raises(lb_mpi.Error, match=rf"rank {LAST} is in lb_mpi.{other}, rank 0 in lb_mpi.{one}: expected"):
+        CALLS[other if RANK == LAST else one](COMM, tmp_path)
+    COMM.Barrier()
+
+
+@several
+@pytest.mark.parametrize("home", [False, True])
+@pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.close", "Pool", "save"])
+def test_a_collective_call_in_a_function_of_map_rows_is_an_error(door, home, tmp_path):
+    """Ranks call it different numbers of times."""
+    says = "a collective call in a function of map_rows, on ranks that it would wait for without end"
+    with lb_mpi.Balancer(COMM) as balancer, DOORS[door][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
+        choose_way(balancer, home=home)
+        with pytest.raises(lb_mpi.BalanceError, match=says):
+            balancer.map_rows(lambda block: (call(), block)[1], numbers(12, 2))
+        call()
 
 
 def spin_rows(n: int) -> None:

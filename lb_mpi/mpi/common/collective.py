@@ -19,6 +19,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from lb_mpi.checks import shortened, show
+from lb_mpi.errors import Error
 from lb_mpi.mpi.common.communicator import duplicate, end_with_mpi, presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, failure, install
 from lb_mpi.mpi.common.late import call, hang_s
@@ -46,12 +47,25 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
         presence = presence_of(own)
         try:
             presence.begin(name)
+            meet(own, name)
             yield own
         except BaseException as error:
             presence.close(error=error)
             raise
         with presence.committing():
             presence.close()
+
+
+def meet(comm: MPI.Intracomm, name: str) -> None:
+    """Collective: Error on all ranks unless all are in the call `name`, since the operations of others would not match."""
+    number = zlib.crc32(name.encode())
+    mine, most = np.array([number, -number], dtype=np.int64), np.zeros(2, dtype=np.int64)
+    wait(comm, comm.Iallreduce(mine, most, MPI.MAX), (mine, most))
+    if most[0] != -most[1]:
+        names = allgather(comm, name)
+        other = next(rank for rank, theirs in enumerate(names) if theirs != names[0])
+        wrong = f"rank {other} is in {names[other]}, rank 0 in {names[0]}: expected the same calls on all ranks"
+        raise presence_of(comm).on_all(Error(wrong))
 
 
 def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:

@@ -237,6 +237,8 @@ class Presence:
         """
         if not self.comm:
             return
+        if _busy and not self.failed:
+            _refuse_busy(self.comm)
         comm = self.comm
         try:
             need_mpi(self.name)
@@ -359,7 +361,7 @@ _busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a tas
 
 
 class at_work:
-    """Run tasks of a pool, or read its items, in this block, which may make no collective call that needs several ranks."""
+    """Run the user's code on some of these ranks in this block, which may make no collective call that needs several."""
 
     __slots__ = ("_entry",)
 

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.files import Load, as_main, find_script, import_as
-from lb_mpi.mpi.common.collective import agree, agree_on
+from lb_mpi.mpi.common.collective import agree, agree_on, meet
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.member import serve
@@ -118,6 +118,7 @@ def open_ranks(
     with in_call(name):
         own = duplicate(comm)
         try:
+            meet(own, name)
             agree_on(own, root=root, **agree(own, lambda: check(own)))
             return PoolRanks(own, root or 0, alone=root is not None, emulated_speed=emulated_speed)
         except BaseException as error:

@@ -30,8 +30,8 @@ from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.mpi.common.carrier import carry, end_child
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather, raise_difference, raise_on_all
-from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
+from lb_mpi.mpi.common.collective import agree, agree_on, allgather, meet, raise_difference, raise_on_all
+from lb_mpi.mpi.common.communicator import QUICK_S, at_work, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
@@ -39,7 +39,7 @@ from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
-from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
+from lb_mpi.mpi.rows.lending import WHERE, RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
@@ -110,6 +110,7 @@ class Balancer:
             self._presence = presence_of(own)
             self._presence.name = "Balancer"
             try:
+                meet(own, "lb_mpi.Balancer")
                 hosts = allgather(own, MPI.Get_processor_name())
                 short = scheme in ("fos", "sos") or (scheme == AUTO and own.size > MOST_DIRECT)
 
@@ -366,7 +367,7 @@ class Balancer:
         if rows.n and failed is None:
             process, what = os.getpid(), "between rows"
             try:
-                with interrupts.allowed():
+                with interrupts.allowed(), at_work(presence.comm, WHERE):
                     what = f"its rows 0..{rows.n - 1}" if rows.n > 1 else "its row 0"
                     _, ticks = computing.own(slice(0, rows.n))
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))

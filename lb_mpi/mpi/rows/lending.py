@@ -32,6 +32,7 @@ from lb_mpi.balancing.round import (
     numbers,
 )
 from lb_mpi.mpi.common.carrier import Port
+from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
@@ -80,6 +81,7 @@ class Wire(Parcels):
         return mine
 
 
+WHERE = "in a function of map_rows"
 DECISION_S = 1.0  # extra wait after reporting: the decision may still be in transit although another rank has left
 
 
@@ -169,15 +171,16 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         """Call the user's functions; what they raise is kept with its place."""
         began = time.perf_counter()
         try:
-            if isinstance(job, Job):
-                return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
-            packed = None
-            if isinstance(job, Unpacking):
-                self._store(job.borrower, job.message)
-            elif job.message.rows is not None:
-                packed = self._rows.parcel(self._rows.of_units(job.message.rows), kind=job.message.kind)
-            self._computing.spent_s += time.perf_counter() - began
-            return packed
+            with at_work(self._wire.comm, WHERE):
+                if isinstance(job, Job):
+                    return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
+                packed = None
+                if isinstance(job, Unpacking):
+                    self._store(job.borrower, job.message)
+                elif job.message.rows is not None:
+                    packed = self._rows.parcel(self._rows.of_units(job.message.rows), kind=job.message.kind)
+                self._computing.spent_s += time.perf_counter() - began
+                return packed
         except RowsDiffer:
             raise
         except BaseException as caught:
