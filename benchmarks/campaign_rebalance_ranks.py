@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import networkx as nx
 import numpy as np
 from mpi4py import MPI
 from numpy.lib.recfunctions import repack_fields
@@ -68,10 +67,11 @@ def draw_graph(rng: np.random.Generator) -> Graph:
         return parse(f"mesh:1x{rng.integers(2, 80)}" if kind == "path" else f"complete:{rng.integers(2, 30)}")
     n = 1 if kind == "one vertex" else int(rng.integers(2, 250))
     n_edges = {"no edges": 0, "one vertex": 0, "sparse": n // 2, "random": 3 * n, "pieces": n}[kind]
-    found = nx.gnm_random_graph(n, min(n_edges, n * (n - 1) // 2), int(rng.integers(1 << 30)))
+    n_pairs = n * (n - 1) // 2
+    tails, heads = np.stack(np.triu_indices(n, 1))[:, rng.choice(n_pairs, min(n_edges, n_pairs), replace=False)]
     if kind == "pieces":  # no edge joins the two halves
-        found.remove_edges_from([(a, b) for a, b in found.edges if (a < n // 2) != (b < n // 2)])
-    tails, heads = np.array(list(found.edges), dtype=np.int64).reshape(-1, 2).T
+        within = (tails < n // 2) == (heads < n // 2)
+        tails, heads = tails[within], heads[within]
     weights = rng.integers(0, 9, len(tails)).astype(float) if rng.random() < 0.5 else None
     return Graph.from_edges(n, tails, heads, weights, rng.integers(0, 9, n).astype(float) if rng.random() < 0.5 else None)
 

@@ -4,18 +4,21 @@ import gc
 import os
 
 import pytest
-from hypothesis import settings
 
-# How long an example takes is the machine's affair.  The same examples in each run: what is drawn at random is looked for by
-# `python -m tools.drawn`, and becomes an example of a test.
-settings.register_profile("project", deadline=None, derandomize=True)
-settings.register_profile("drawn", deadline=None, derandomize=False, print_blob=True)
-settings.load_profile("drawn" if os.environ.get("LB_MPI_DRAWN") else "project")
 os.environ.setdefault("LB_MPI_HANG_S", "0")  # on a busy machine ranks wait for long, and a warning is an error here
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the markers of the serial tests, in which explorations make millions of objects, none of them in cycles."""
+    """Register the markers of the serial tests, in which explorations make millions of objects, none of them in cycles.
+
+    How long an example takes is the machine's affair.  The same examples in each run: what is drawn at random is looked for
+    by `python -m tools.drawn`, and becomes an example of a test.
+    """
     if not config.getoption("--with-mpi", default=False):
+        from hypothesis import settings  # not on each of many ranks
+
+        settings.register_profile("project", deadline=None, derandomize=True)
+        settings.register_profile("drawn", deadline=None, derandomize=False, print_blob=True)
+        settings.load_profile("drawn" if os.environ.get("LB_MPI_DRAWN") else "project")
         gc.set_threshold(200_000, 20, 20)
     config.addinivalue_line("markers", "one_mpi: has nothing to do with MPI, or is the same with another: run with one only")

@@ -48,7 +48,7 @@ def shapes(graph: Graph, folder: Path) -> dict[str, Any]:
     COMM.Barrier()
     return {
         "Graph": graph,
-        "networkx": graph.to_networkx(),
+        **({"networkx": graph.to_networkx()} if SIZE == 1 else {}),  # which takes long to import
         "csr array": graph.to_scipy(),
         "coo matrix": sparse.coo_matrix(graph.to_scipy()),
         "name": "mesh:2x4" if graph is GRAPHS[0] else f"mesh:1x{SIZE}",

@@ -10,7 +10,7 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,12 @@ def written(folder: Path, text: str) -> Path:
         path.write_text(textwrap.dedent(text))
     COMM.Barrier()
     return path
+
+
+@pytest.fixture
+def run(folder: Path) -> Callable[..., tuple[Ended, str, dict[str, Any]]]:
+    """A function that profiles a program of some lines."""
+    return lambda text, *arguments, **options: profiled(written(folder, text), *arguments, **options)
 
 
 def close(seconds: float, by_hand: float) -> bool:
@@ -118,18 +124,14 @@ def of_allreduces(profile: Profile, every: list[dict[str, Any]]) -> dict[str, tu
 
 
 @several
-def test_the_slow_rank_is_the_one_waited_for(folder):
-    path = written(
-        folder,
-        """
+def test_the_slow_rank_is_the_one_waited_for(run):
+    ended, _, _ = run("""
         import time
         from mpi4py import MPI
         for _ in range(3):
             time.sleep(0.1 if MPI.COMM_WORLD.rank == 1 else 0.0)  # emulates work
             MPI.COMM_WORLD.Barrier()
-        """,
-    )
-    ended, _, _ = profiled(path, speeds=[1.0, 0.5, *[1.0] * (SIZE - 2)])
+        """, speeds=[1.0, 0.5, *[1.0] * (SIZE - 2)])  # fmt: skip
     assert ended.error is None
     if RANK != 0:
         return
@@ -141,27 +143,23 @@ def test_the_slow_rank_is_the_one_waited_for(folder):
     assert ended.profile.efficiency.balance < 0.7
 
 
-def test_speeds_are_those_given_or_of_the_throttle(folder, monkeypatch):
-    path = written(folder, "from mpi4py import MPI")
+def test_speeds_are_those_given_or_of_the_throttle(run, monkeypatch):
     speeds = {"given": [0.3] * SIZE, "from throttle": [*[1.0] * (SIZE - 1), 0.25], "equal": [1.0] * SIZE}
     for name, expected in speeds.items():
         monkeypatch.setenv("LB_MPI_THROTTLED", str(speeds["from throttle"][RANK]) if name != "equal" else "1")
-        profile = profiled(path, speeds=expected if name == "given" else None)[0].profile
+        profile = run("from mpi4py import MPI", speeds=expected if name == "given" else None)[0].profile
         assert profile is None or (profile.speeds_from, profile.speeds) == (name, expected)
 
 
 @several
-def test_hosts_are_measured(folder, monkeypatch):
-    path = written(folder, "from mpi4py import MPI")
+def test_hosts_are_measured(run, monkeypatch):
     monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"h{RANK}")
-    profile = profiled(path)[0].profile
+    profile = run("from mpi4py import MPI")[0].profile
     assert profile is None or (profile.speeds_from == "measured" and max(profile.speeds) == 1.0)
 
 
-def test_programs_keep_their_names_arguments_and_exit_code(folder):
-    path = written(
-        folder,
-        """
+def test_programs_keep_their_names_arguments_and_exit_code(run):
+    ended, printed, _ = run("""
         import pickle, sys
         import mpi4py
         from mpi4py import MPI
@@ -175,9 +173,7 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder):
             MPI.Init()
         print(sys.argv[1:])
         sys.exit(3)
-        """,
-    )
-    ended, printed, _ = profiled(path, "a", "-b")
+        """, "a", "-b")  # fmt: skip
     assert isinstance(ended.error, SystemExit), ended.error
     assert printed == "['a', '-b']\n"
     assert ended.error.code == 3
@@ -185,10 +181,8 @@ def test_programs_keep_their_names_arguments_and_exit_code(folder):
 
 
 def test_a_file_has_the_json_whatever_the_program_prints(folder, capsys):
-    path = written(
-        folder,
-        "import sys, time; from mpi4py import MPI; print(1, file=sys.stderr); time.sleep(0.01); MPI.COMM_WORLD.Barrier()",
-    )
+    text = "import sys, time; from mpi4py import MPI; print(1, file=sys.stderr); time.sleep(0.01); MPI.COMM_WORLD.Barrier()"
+    path = written(folder, text)
     file = folder / "profile.json"
     code = main(["profile", "-o", str(file), "--fail-below", "100", str(path)])
     said = capsys.readouterr()
@@ -402,10 +396,8 @@ def test_libraries_on_a_timed_communicator(recorder):
 
 
 @several
-def test_waits_in_lb_mpi_are_one_line(folder):
-    path = written(
-        folder,
-        """
+def test_waits_in_lb_mpi_are_one_line(run):
+    ended, _, _ = run("""
         import time
         import numpy as np
         import lb_mpi
@@ -417,9 +409,7 @@ def test_waits_in_lb_mpi_are_one_line(folder):
             for step in range(4):
                 time.sleep(0.1 if MPI.COMM_WORLD.rank == 1 else 0.0)  # emulates work
                 rows = balancer.map_rows(work, np.zeros((3, 2)))
-        """,
-    )
-    ended, _, _ = profiled(path)
+        """)
     assert ended.error is None
     if RANK != 0:
         return

@@ -39,7 +39,7 @@ MPI.Finalize()
 @needs_mpiexec
 @pytest.mark.parametrize("python", [[], ["-m", "mpi4py"]], ids=["python", "python -m mpi4py"])
 def test_leaving_a_plan(tmp_path, python):
-    code, said = on_ranks(3, *python, str(tmp_path / "leaving.py"), text=SCRIPT)
+    code, said = on_ranks(2, *python, str(tmp_path / "leaving.py"), text=SCRIPT)
     assert code not in (0, 124), said
     assert "ZeroDivisionError: on purpose" in said
     assert "not reached" not in said
@@ -49,4 +49,4 @@ def test_leaving_a_plan(tmp_path, python):
 @needs_mpiexec
 def test_lb_mpi_may_be_imported_before_mpi_is_initialised(tmp_path):
     code, said = on_ranks(2, str(tmp_path / "late.py"), text=LATE)
-    assert (code, said.split()) == (0, ["right"] * 2)
+    assert (code, said.replace("\n", "")) == (0, "rightright"), said  # unbuffered, "right" and the end of a line are apart
