@@ -31,17 +31,20 @@ def restore(number: int, handler: Any) -> None:
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Let all handlers of signals wait for the end of this block.  In other threads than the main one, none ever runs."""
+def deferred() -> Iterator[list[int]]:
+    """Let all handlers of signals wait for the end of this block.  In other threads than the main one, none ever runs.
+
+    The list contains the signals that arrived; a caller that has handled them removes them.
+    """
+    arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield arrived
         return
     found = {number: _signal.getsignal(number) for number in range(1, _signal.NSIG)}
     handlers = {number: handler for number, handler in found.items() if callable(handler)}
-    arrived: list[int] = []
     ended = False
 
-    def hold(number: int, frame: FrameType | None) -> None:
+    def defer(number: int, frame: FrameType | None) -> None:
         if ended:  # another handler has raised before this one was restored
             handlers[number](number, frame)
         else:
@@ -49,12 +52,12 @@ def held() -> Iterator[None]:
 
     try:
         for number in handlers:
-            _signal.signal(number, hold)
-        yield
+            _signal.signal(number, defer)
+        yield arrived
     finally:
         ended = True
         for number, handler in handlers.items():
-            if _signal.getsignal(number) == hold:
+            if _signal.getsignal(number) == defer:
                 _signal.signal(number, handler)
         for number in dict.fromkeys(arrived):
             _signal.raise_signal(number)

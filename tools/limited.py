@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from lb_mpi.cli.run import limit
+from lb_mpi.handlers import deferred
 
 LAST = 19  # of the priorities of processes
 
@@ -57,7 +58,7 @@ def started(
     process = None
     with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
         try:
-            with limit.held():
+            with deferred():
                 process = subprocess.Popen(
                     argv,
                     stdin=subprocess.DEVNULL,

@@ -234,7 +234,7 @@ class Press:
     def _event(self) -> None:
         self.n += 1
         if self.n == self.at:
-            self.deaf = 3 * communicator.LOOKS
+            self.deaf = 3 * communicator.POLLS
             signal.raise_signal(signal.SIGINT)
 
     def _is_deaf(self) -> bool:

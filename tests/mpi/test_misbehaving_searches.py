@@ -155,7 +155,7 @@ def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch, when):
 
 
 def test_large_payloads_are_announced(monkeypatch):
-    monkeypatch.setattr(parcels, "LOOK_BYTES", 64)
+    monkeypatch.setattr(parcels, "POLL_BYTES", 64)
     for _ in range(5):
         well()
     with pytest.raises(lb_mpi.SearchError, match="misbehaving"):

@@ -5,12 +5,12 @@ import pytest
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.collective import SLOT_BYTES, allgather, bcast, gather
-from lb_mpi.mpi.common.parcels import LOOK_BYTES, UNIT_BYTES, Parcels
+from lb_mpi.mpi.common.parcels import POLL_BYTES, UNIT_BYTES, Parcels
 from lb_mpi.mpi.common.waiting import Nap
 from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 
 pytestmark = pytest.mark.mpi
-SIZES = [64, LOOK_BYTES, LOOK_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * LOOK_BYTES, 64]
+SIZES = [64, POLL_BYTES, POLL_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * POLL_BYTES, 64]
 
 
 def contents(source: int, target: int, number: int) -> np.ndarray:
@@ -30,7 +30,7 @@ def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag):
             assert its_tag == 7
             np.testing.assert_array_equal(buffer, contents(source, RANK, came[source]))
             came[source] += 1
-        nap.take()
+        nap.sleep()
     parcels.drain()
     assert not parcels.under_way
     assert parcels.unsent_bytes == 0
@@ -61,7 +61,7 @@ def test_a_push_completes_the_sends():
     came, nap = 0, Nap(1e-3)
     while RANK == SIZE - 1 and came < n:
         came += len(parcels.take())
-        nap.take()
+        nap.sleep()
     parcels.drain()
     own.Free()
 

@@ -803,8 +803,8 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool, folder, monkeyp
     path = folder / "ran"
     monkeypatch.setattr("lb_mpi.mpi.pool.maps.N_CORES", 1)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    look, others_s = Clocks.look, itertools.count(0.0, 99.0)
-    monkeypatch.setattr(Clocks, "look", lambda clocks: look(clocks)._replace(others_s=next(others_s)))  # of other threads
+    read, others_s = Clocks.read, itertools.count(0.0, 99.0)
+    monkeypatch.setattr(Clocks, "read", lambda clocks: read(clocks)._replace(others_s=next(others_s)))  # of other threads
     for n in (1, 0):
         with warnings.catch_warnings(record=True) as caught:
             pool.map(wait_for_the_root, [path] * 60)  # the threads of tasks count that the root runs

@@ -209,11 +209,11 @@ def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seco
     """The last rank is busy until rank 0 has looked three times, a day later each time."""
     lines: list[str] = []
     looks: list[float] = []
-    look = late.Questions.look
+    warn = late.Questions.warn
 
     def later(questions: late.Questions, now: float, waited_s: float) -> None:
         looks.append(now)
-        look(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
+        warn(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
         if RANK == 0 and len(looks) == 3:
             COMM.Send(b"", LATE, TAG)
 
@@ -224,7 +224,7 @@ def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seco
 
     with lb_mpi.Pool(COMM) as pool, monkeypatch.context() as patch:
         patch.setattr(late.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
-        patch.setattr(late.Questions, "look", later)
+        patch.setattr(late.Questions, "warn", later)
         patch.setenv(late.VARIABLE, seconds)
         pool.map(task, SIZE, chunksize=1)
     if RANK == LATE:
@@ -373,7 +373,7 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
     comm.Free()
 
 
-@pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange", "held"])
+@pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange", "deferred"])
 def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_all_ranks(
     monkeypatch: pytest.MonkeyPatch, within: str
 ) -> None:
@@ -734,7 +734,7 @@ def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatc
         go.wait(10.0)
 
     here, other = first
-    here._look_at = other._look_at = 0.0
+    here._answer_at = other._answer_at = 0.0
     monkeypatch.setattr(late.Questions, "serve", run_tasks)
     monkeypatch.setattr(communicator, "_anchors", communicator._anchors[:1])
     thread = threading.Thread(target=here.answer)

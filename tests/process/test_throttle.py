@@ -321,9 +321,9 @@ for name, n, what in (
 ):
     sums = [0.0, 0.0]
     for _ in range(n):
-        before = clocks.look()
+        before = clocks.read()
         what()
-        after = clocks.look()
+        after = clocks.read()
         sums[0] += own_s(before, after)
         sums[1] += after.cpu_s - before.cpu_s
     found[name] = sums

@@ -15,7 +15,7 @@ from lb_mpi.balancing.decider import fit
 from lb_mpi.balancing.deciding import Trigger, smooth
 from lb_mpi.balancing.knowledge import RowCosts, blocks
 from lb_mpi.emulate import StoppedTime
-from lb_mpi.mpi.common.waiting import Clocks, Look, own_s, without_core_s
+from lb_mpi.mpi.common.waiting import Clocks, Reading, own_s, without_core_s
 
 NAN = math.nan
 
@@ -89,9 +89,9 @@ def test_always_and_bound():
 
 def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself():
     def own(wall_s: float, cpu_s: float, gave_up: int, queued_s: float | None, others_s: float = 0.0) -> float:
-        before = Look(1.0, 1.0, 7, None if queued_s is None else 2.0, 3.0, StoppedTime(2, 1.0))
+        before = Reading(1.0, 1.0, 7, None if queued_s is None else 2.0, 3.0, StoppedTime(2, 1.0))
         queued_s = None if queued_s is None else 2.0 + queued_s
-        after = Look(2.0 + wall_s, 1.0 + cpu_s, 10 + gave_up, queued_s, 3.0 + others_s, StoppedTime(5, 2.0))
+        after = Reading(2.0 + wall_s, 1.0 + cpu_s, 10 + gave_up, queued_s, 3.0 + others_s, StoppedTime(5, 2.0))
         return own_s(before, after)  # three stops, in all one second
 
     assert own(5.0, 1.0, 0, 0.0) == 1.0  # others had the core, whoever they are
@@ -110,11 +110,11 @@ def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself():
 
 def test_clocks_are_those_of_the_thread_that_begins():
     """Python gives the number of a thread that has ended to the next one; its clocks cannot be read any longer."""
-    clocks, read = Clocks(), list[Look]()
+    clocks, read = Clocks(), list[Reading]()
 
     def look() -> None:
         clocks.begin()
-        read.append(clocks.look())
+        read.append(clocks.read())
 
     for _ in range(5):
         thread = threading.Thread(target=look)
@@ -136,14 +136,14 @@ def test_a_function_with_threads_does_not_queue_for_the_core_that_they_have():
     os.sched_setaffinity(0, {min(before_all)})
     try:
         clocks.begin()
-        before, cpu_s = clocks.look(), time.process_time()
+        before, cpu_s = clocks.read(), time.process_time()
         threads = [threading.Thread(target=compute) for _ in range(3)]
         for thread in threads:
             thread.start()
         compute()
         for thread in threads:
             thread.join()
-        after, cpu_s = clocks.look(), time.process_time() - cpu_s
+        after, cpu_s = clocks.read(), time.process_time() - cpu_s
     finally:
         os.sched_setaffinity(0, before_all)
         clocks.end()

@@ -410,7 +410,7 @@ class Installed(TimedMethods):
         for name, kind in made.items():
             self.put(MPI, name, kind)
         sleep = partial(self.call, whom=ANYBODY)
-        self.put(Nap, "take", self.method("sleep", Nap.take, sleep))
+        self.put(Nap, "sleep", self.method("sleep", Nap.sleep, sleep))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of `owner`."""

@@ -185,26 +185,6 @@ def _marks(environ: bytes) -> list[str]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[list[int]]:
-    """Hold back Ctrl-C and similar signals in this block, so that all that it starts is known when they are handled.
-
-    The list contains the signals that arrived; a caller that has handled them removes them.
-    """
-    received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *_UNWINDING)}
-    before = {number: handler for number, handler in before.items() if callable(handler)}  # an ignored one stays so
-    for number in before:
-        signal.signal(number, lambda one, _frame: received.append(one))
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        for one in dict.fromkeys(received):
-            signal.raise_signal(one)
-
-
-@contextlib.contextmanager
 def interruptible(prefix: str = "") -> Iterator[None]:
     """A block in which SIGTERM, SIGHUP and SIGUSR1 unwind the stack as Ctrl-C does, so that all is cleaned up.
 

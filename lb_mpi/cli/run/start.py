@@ -33,6 +33,7 @@ from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scra
 from lb_mpi.cli.run.rank import no_command, written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
+from lb_mpi.handlers import deferred
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
 from lb_mpi.threads import THREADS
@@ -384,7 +385,7 @@ class MpiJob:
                 say(shlex.join([*self.argv(ranks, env), *self.program]))
             process = None
             try:
-                with limit.held() as signals:
+                with deferred() as signals:
                     argv = [*self.argv(ranks, env, link), *map(written, self.program)]
                     if "LB_MPI_RECORD" in self.recording:
                         remove_records(self.recording["LB_MPI_RECORD"])

@@ -76,7 +76,7 @@ class Failures:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._comm = comm
-        self._stage, self._looks = 0, 0
+        self._stage, self._n_found = 0, 0
         self.ahead: list[tuple[int, str]] = []  # failures of ranks that were ahead: (stage, text)
         self.text: str | None = None  # of the failure that has ended the calls
 
@@ -117,10 +117,10 @@ class Failures:
                 return text
         if not self._comm.Iprobe(MPI.ANY_SOURCE, Tag.FAILURE):
             return None
-        self._looks += 1
+        self._n_found += 1
         status = MPI.Status()
         # Another thread may have received what was found.
-        if self._looks < after or not (found := self._comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
+        if self._n_found < after or not (found := self._comm.Improbe(MPI.ANY_SOURCE, Tag.FAILURE, status)):
             return None
         data: NDArray[np.uint8] = np.empty(status.Get_count(MPI.BYTE), dtype=np.uint8)
         found.Recv([data, MPI.BYTE])

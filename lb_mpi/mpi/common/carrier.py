@@ -223,10 +223,10 @@ class _Rank(Generic[M, J]):
             while self._port.idle() and time.perf_counter() < until:
                 os.sched_yield()
         else:
-            nap.take(until - asleep)
+            nap.sleep(until - asleep)
             until = min(asleep + NAPS_S, until)
             while self._port.idle() and (now := time.perf_counter()) < until:
-                nap.take(until - now)
+                nap.sleep(until - now)
 
     def __enter__(self) -> Self:
         return self

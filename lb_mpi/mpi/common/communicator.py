@@ -34,7 +34,7 @@ from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
-from lb_mpi.handlers import held
+from lb_mpi.handlers import deferred
 from lb_mpi.knowledge import SpeedSources
 from lb_mpi.mpi.common.calls import CallOrder, Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
@@ -44,7 +44,7 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import LONGEST_S, PATIENCE_S, Nap, interrupts
 
 EVERY_S = 0.25  # between two probes for questions
-LOOKS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
+POLLS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
 QUICK_S = 0.2e-3  # without a nap, but yielding the core
 FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
@@ -57,7 +57,7 @@ _kept: list[Any] = []  # buffers that MPI may still write to, and communicators 
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # those of them whose user has freed the communicator
-_looking = threading.Lock()  # held by the thread that looks for questions and answers
+_answering = threading.Lock()  # held by the thread that answers other ranks
 
 
 class Presence:
@@ -88,8 +88,8 @@ class Presence:
         self._anchor._n_open += anchor is not None
         self.speeds: SpeedSources = SpeedSources() if anchor is None else anchor.speeds  # of these ranks, from all doors
         self._questions: Questions = Questions(comm) if anchor is None else anchor._questions
-        self._look_at = 0.0
-        self.attend_at = 0.0  # when a loop on this communicator next looks what others ask: short ones follow each other
+        self._answer_at = 0.0
+        self.attend_at = 0.0  # when a loop on this communicator next answers what others ask: short ones follow each other
 
     @property
     def failed(self) -> bool:
@@ -120,21 +120,21 @@ class Presence:
         Error on all ranks when one has waited for long in a call, and another one has begun another call in its place.
         """
         now = time.perf_counter()
-        if now < self._look_at:
+        if now < self._answer_at:
             return
-        self._look_at = now + EVERY_S
-        if not _looking.acquire(blocking=False):
-            return  # another thread looks, for all communicators
+        self._answer_at = now + EVERY_S
+        if not _answering.acquire(blocking=False):
+            return  # another thread answers, for all communicators
         try:
             for anchor in _anchors:
                 anchor._questions.serve(waited_s)
-            self._questions.look(now, waited_s)
+            self._questions.warn(now, waited_s)
             self._questions.report(now)
             if waited_s > OTHER_AFTER_S and self.comm and not self._failures.in_commit and (wrong := self.calls.compare()):
                 self._notify(wrong)
                 raise Error(wrong)
         finally:
-            _looking.release()
+            _answering.release()
 
     def wait(
         self,
@@ -153,7 +153,7 @@ class Presence:
         normal.  Ctrl-C is raised only after another second of waiting, since the others may be about to arrive.
         """
         try:
-            for _ in range(LOOKS):
+            for _ in range(POLLS):
                 if done():
                     return
             began = time.perf_counter()
@@ -164,18 +164,18 @@ class Presence:
             name = self.usual_call if name is None else name
             nap, interrupted_at = Nap(longest_s), float("inf")
             # If this is the whole call, nothing is lost.  A Ctrl-C of an earlier one waits for a call that all agree on.
-            with call(name, watched=bool(name), last=not interrupts().pending) as held:
-                while not any(done() for _ in range(LOOKS)):
-                    nap.take()
+            with call(name, watched=bool(name), last=not interrupts().pending) as ctrl_c:
+                while not any(done() for _ in range(POLLS)):
+                    nap.sleep()
                     now = time.perf_counter()
                     waited_s = now - began
                     self.answer(waited_s)
                     if waited_s > FAILED_AFTER_S:
                         self.raise_failure(waited_s)
-                    if held.pending:
+                    if ctrl_c.pending:
                         interrupted_at = min(interrupted_at, now)
                         if now > interrupted_at + PATIENCE_S:
-                            held.check()
+                            ctrl_c.check()
                     if waited_s > LATE_AFTER_S and late is not None and (wrong := late()) is not None:
                         self._notify(wrong)
                         raise Error(wrong)
@@ -268,7 +268,7 @@ class Presence:
         A rank that raised in it would leave the others in MPI, where no failure reaches them.  While ranks wait for each
         other here, their handlers wait, too, so all are about to come.  Any may have failed before, and then none begins.
         """
-        with held(), call(""), self.committing():
+        with deferred(), call(""), self.committing():
             self.wait(self._barrier(), name="")
             yield
 
@@ -428,13 +428,13 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
 def _answer_meanwhile() -> None:
     """Answer other ranks while another thread of this one compiles kernels."""
-    if not _anchors or MPI.Query_thread() < MPI.THREAD_SERIALIZED or not _looking.acquire(blocking=False):
+    if not _anchors or MPI.Query_thread() < MPI.THREAD_SERIALIZED or not _answering.acquire(blocking=False):
         return
     try:
         for anchor in _anchors:
             anchor._questions.serve(0.0)
     finally:
-        _looking.release()
+        _answering.release()
 
 
 meanwhile.append(_answer_meanwhile)
@@ -518,7 +518,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
     for one in [one for one in _left if not one._n_open]:  # what is open still asks and answers there
         _left.remove(one)
         _anchors.remove(one)
-        with _looking:
+        with _answering:
             one._questions.serve(0.0)
         if one._questions.used or one.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG):
             _kept.append(one)  # an answer may still arrive, or a failure has, which no later communicator may receive
@@ -544,7 +544,7 @@ def _anchor_of(comm: MPI.Intracomm, made: list[Made]) -> Presence:
     own = MPI.Intracomm(made[0][0])
     if own.Get_topology() != MPI.UNDEFINED:
         # Open MPI crashes when it makes another topology from a duplicate that has one.  All ranks take part.
-        with held():  # a rank that raises comes here again, and must know whether it has made this call
+        with deferred():  # a rank that raises comes here again, and must know whether it has made this call
             bare = MPI.Intracomm(own.Split(0, own.rank))
             made[0] = bare, MPI.REQUEST_NULL
         own.Free()

@@ -104,7 +104,7 @@ class call:
         if self._phase is not None:
             self._phase.__enter__()
         self._interrupts = interrupts()
-        self._installed = self._interrupts.hold()
+        self._installed = self._interrupts.defer()
         return self._interrupts
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -121,7 +121,7 @@ class call:
 class Questions:
     """Questions to the other ranks of `comm`, and their answers; unless it is `ours`, no rank can be asked.
 
-    One thread at a time may look: a question that two threads have found can be received by one of them only.
+    One thread at a time may do so: a question that two threads have found can be received by one of them only.
     """
 
     def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
@@ -134,7 +134,7 @@ class Questions:
         self._going: list[tuple[MPI.Request, bytes]] = []
         self._report_at: float | None = None  # when the launcher's question, if there is one, is answered
 
-    def look(self, now: float, waited_s: float) -> None:
+    def warn(self, now: float, waited_s: float) -> None:
         """Ask the others when this rank has waited for long; once they have had time to answer, warn."""
         if self._report_at is not None:
             return  # the answers to the launcher's question count here, too

@@ -27,8 +27,8 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import LONGEST_S, Nap
 
 UNIT_BYTES = ALIGN
-LOOK_BYTES = 1 << 16  # that arrive in one poll
-MOST_LOOKS = 64  # for one parcel in a row: the rank that it waits for may compute for long
+POLL_BYTES = 1 << 16  # that arrive in one poll
+MOST_POLLS = 64  # for one parcel in a row: the rank that it waits for may compute for long
 AWAKE_S = 2 * LONGEST_S  # of a wait for the end of sends: until the receiver has ended its nap
 PUSH_S = 0.1  # the longest wait for the end of sends: a receiver may compute for long
 _SIZE = struct.Struct("<q")
@@ -58,7 +58,7 @@ def body(buffer: Buffer) -> memoryview:
     return buffer.data[UNIT_BYTES:]
 
 
-def look(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
+def probe(comm: MPI.Comm, tag: int, status: MPI.Status) -> MPI.Message | None:
     """Return the next message with this tag that has arrived from any rank; None: there is none."""
     # MPICH makes progress only if a probe finds nothing; without a second one, arrivals would wait for a whole block.
     return comm.Improbe(MPI.ANY_SOURCE, tag, status) or comm.Improbe(MPI.ANY_SOURCE, tag, status)
@@ -98,7 +98,7 @@ class Parcels:
     def send(self, rank: int, tag: int, buffer: Buffer) -> None:
         """Start a send; returns at once."""
         at = tag
-        if buffer.nbytes > LOOK_BYTES:
+        if buffer.nbytes > POLL_BYTES:
             size, at = _SIZE.pack(buffer.nbytes), Tag.ANNOUNCED
             self._going.append(_Going(self.comm.Isend([size, MPI.BYTE], rank, tag), size))
         self._going.append(_Going(self.comm.Isend(as_units(buffer), rank, at), buffer))
@@ -108,7 +108,7 @@ class Parcels:
 
     def take(self) -> list[tuple[int, int, Buffer]]:
         """Return the arrived parcels as (source, tag, buffer), in order for each source; also completes sends."""
-        while (message := look(self.comm, self.tag, self._status)) is not None:
+        while (message := probe(self.comm, self.tag, self._status)) is not None:
             self._coming.append(self._receive(message))
         arrived, coming, late = [], list[_Coming](), set[int]()
         for one in self._coming:
@@ -138,7 +138,7 @@ class Parcels:
             if waited_s < AWAKE_S:
                 os.sched_yield()
             else:
-                nap.take()
+                nap.sleep()
             self._complete_sends()
 
     def drain(self) -> None:
@@ -180,4 +180,4 @@ def as_units(buffer: Buffer) -> Any:
 
 def _is_complete(request: MPI.Request, buffer: Buffer | bytes) -> bool:
     """Return whether the request is complete, after as many polls as its size needs if nothing delays it."""
-    return request.Test() or any(request.Test() for _ in range(min(len(buffer) // LOOK_BYTES, MOST_LOOKS)))
+    return request.Test() or any(request.Test() for _ in range(min(len(buffer) // POLL_BYTES, MOST_POLLS)))

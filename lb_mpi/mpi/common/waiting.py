@@ -3,7 +3,7 @@
 More ranks than cores are common, so a waiting rank sleeps, a little longer each time (`Nap`).
 
 A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
-in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`hold`) while it sends and
+in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`defer`) while it sends and
 receives, checks for it at each turn, and then ends as after any other error: it notifies all ranks.  In the user's code
 Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
 a driver, or a driver within a function that another driver has called.
@@ -72,7 +72,7 @@ class Nap:
         """Note activity: the next nap is short."""
         self._length = 0.0
 
-    def take(self, at_most: float = float("inf")) -> None:
+    def sleep(self, at_most: float = float("inf")) -> None:
         """Sleep, a little longer each time, but at most `at_most` seconds; also reports to a supervisor."""
         signs.turn()
         self._length = self._length or FIRST * self.longest_s
@@ -90,9 +90,9 @@ class Interrupts:
 
     def __init__(self) -> None:
         self.pending = False
-        self.committed = False  # to the end of the block of `hold` it waits
+        self.committed = False  # to the end of the block of `defer` it waits
         self._raising = True
-        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each block of `allowed` or `hold`
+        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each block of `allowed` or `defer`
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if any, before a `commit`."""
@@ -105,7 +105,7 @@ class Interrupts:
         self.pending = False
 
     def commit(self) -> None:
-        """Let Ctrl-C wait for the next call, in this block of `hold`: all ranks are sure to end this one well."""
+        """Let Ctrl-C wait for the next call, in this block of `defer`: all ranks are sure to end this one well."""
         self.committed = bool(self._before)
 
     def wait(self) -> None:
@@ -127,7 +127,7 @@ class Interrupts:
     ) -> None:
         self._raising, self.committed = self._before.pop()
 
-    def hold(self) -> bool:
+    def defer(self) -> bool:
         """Hold Ctrl-C back until `release`; return whether this is the outermost block with Python's own handler of SIGINT.
 
         With any other handler (ignored, a user's), or in another thread, nothing changes.
@@ -144,7 +144,7 @@ class Interrupts:
         return bool(handler == self._handle_sigint)  # which stays while a Ctrl-C waits
 
     def release(self, installed: bool, *, failed: bool, last: bool = False) -> None:
-        """Restore the previous SIGINT handler if `hold` installed ours; after a `last` call, raise a pending Ctrl-C.
+        """Restore the previous SIGINT handler if `defer` installed ours; after a `last` call, raise a pending Ctrl-C.
 
         An error that is being raised replaces the Ctrl-C.  A handler that the user's code has installed meanwhile stays.
         """
@@ -177,7 +177,7 @@ def interrupts() -> Interrupts:
 # --- clocks -----------------------------------------------------------------------------------------------------------
 
 
-class Look(NamedTuple):
+class Reading(NamedTuple):
     """The clocks of a thread."""
 
     wall_s: float
@@ -217,7 +217,7 @@ class Clocks:
         except OSError:
             self._queue = None
 
-    def look(self) -> Look:
+    def read(self) -> Reading:
         """Read the clocks."""
         cpu_s, wall_s = time.thread_time(), time.perf_counter()
         if wall_s - cpu_s > self._beside_s + BESIDE_S:
@@ -227,7 +227,7 @@ class Clocks:
             if self._queue is not None:
                 queued_s = 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # ns on a core, in a queue; slices
             self._report = gave_up, queued_s, others_s
-        return Look(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
+        return Reading(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
 
     def end(self) -> None:
         """Stop reading; two threads may do so at once, when a pool is closed while a task is left behind after Ctrl-C."""
@@ -236,15 +236,15 @@ class Clocks:
             os.close(queue)
 
 
-def without_core_s(before: Look, after: Look) -> float:
-    """Seconds between two looks in which this thread waited for a core and no thread of the process had one."""
+def without_core_s(before: Reading, after: Reading) -> float:
+    """Seconds between two readings in which this thread waited for a core and no thread of the process had one."""
     if before.queued_s is None or after.queued_s is None:
         return 0.0
     return max(0.0, after.queued_s - before.queued_s - (after.others_s - before.others_s))
 
 
-def own_s(before: Look, after: Look) -> float:
-    """Seconds that a call between two looks takes by itself.
+def own_s(before: Reading, after: Reading) -> float:
+    """Seconds that a call between two readings takes by itself.
 
     A call that never gave up the core has not waited: CPU time.  Otherwise all time except that spent queueing for a core;
     if the system does not report that, CPU time, but all time if the call hardly used the CPU.  Time in which the program

@@ -505,7 +505,7 @@ class HaloPlan:
     def _now(self) -> tuple[float, float, float]:
         """Read the clocks: seconds now, of CPU time, and waited for a core while the process had none."""
         self._clocks.begin()
-        now = self._clocks.look()
+        now = self._clocks.read()
         return now.wall_s, now.cpu_s, 0.0 if now.queued_s is None else now.queued_s - now.others_s
 
     def _free(self) -> None:

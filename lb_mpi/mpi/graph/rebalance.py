@@ -334,8 +334,8 @@ def rebalance(
             imbalance=left, connected=connected, slabs=slabs, undo=undo,
         )
         port = RebalancePort(comm, actor, given.values)
-        with call(NAME, watched=True) as held, running(record):
-            carry(slow.around(actor), port, presence, record, held, quick_s=QUICK_S, start=began)
+        with call(NAME, watched=True) as interrupts, running(record):
+            carry(slow.around(actor), port, presence, record, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
                 balance.failed(balance.known)  # valid on all ranks

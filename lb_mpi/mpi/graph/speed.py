@@ -154,12 +154,12 @@ def _round(kernel: Kernel, units: int, slow: throttle, round_s: float) -> tuple[
     done, slow.cpu_s, clocks = 0, 0.0, Clocks()
     clocks.begin()
     try:
-        began = now = clocks.look()
+        began = now = clocks.read()
         while now.wall_s - began.wall_s < round_s:
             with slow:
                 kernel(units)
             done += units
-            now = clocks.look()
+            now = clocks.read()
     finally:
         clocks.end()
     seconds = now.wall_s - began.wall_s

@@ -525,13 +525,13 @@ class RootMap(RootTasks):
                         while n in early:
                             yield early.pop(n)
                             n += 1
-                with self.ranks.lock, in_call(MAP, watched=True) as held, self._ending():
+                with self.ranks.lock, in_call(MAP, watched=True) as interrupts, self._ending():
                     if self._found.has_fresh or self._dropped:  # another map has completed this one meanwhile
                         continue
                     if self.complete_for_others:
                         self._finish()
                         return
-                    self.work(held)
+                    self.work(interrupts)
 
     def _taken(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
         """Yield (tasks, values) of results that have arrived; call the caller's functions."""

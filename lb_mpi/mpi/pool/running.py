@@ -141,7 +141,7 @@ def run_tasks(
     clocks, records, is_root = ranks.clocks, ranks.record is not OFF, ranks.is_root
     values, failed, process = list[Any](), None, Process.now()
     clocks.begin()
-    before = clocks.look()
+    before = clocks.read()
     if records:
         ranks.record.enter(ranks.account.phase(first), before.wall_s)
     try:
@@ -169,7 +169,7 @@ def run_tasks(
         failed = error
     if os.getpid() != process.pid or sys.getrecursionlimit() < process.depth:
         process.restore()
-    after = clocks.look()
+    after = clocks.read()
     work_s = own_s(before, after)
     if records:
         ranks.record.enter(Phase.PACKING, after.wall_s)

@@ -77,13 +77,13 @@ class RootStream(RootTasks):
                     self._finish()
                     return
                 self._read()
-                with self._claimed(), in_call(MAP, watched=True) as held, self._ending():
+                with self._claimed(), in_call(MAP, watched=True) as interrupts, self._ending():
                     if self._undelivered or self.failure is not None:  # another thread's map has made it pause meanwhile
                         continue
                     if not self.under_way:
                         self.pickle_function()
                         self.begin_all()
-                    self.work(held)
+                    self.work(interrupts)
                     if self._is_complete:
                         self.end()
 

@@ -69,9 +69,9 @@ class Stopwatch(Meter):
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
-        before = self.clocks.look()
+        before = self.clocks.read()
         result = function(*arguments)
-        after = self.clocks.look()
+        after = self.clocks.read()
         if self.slow.rests:
             self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
