@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from traceback import walk_tb
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -36,6 +36,7 @@ from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.handlers import deferred
 from lb_mpi.knowledge import SpeedSources
+from lb_mpi.mpi.common.busy import busy, refuse_busy
 from lb_mpi.mpi.common.calls import CallOrder, Failures
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
 from lb_mpi.mpi.common.late import Questions, call
@@ -106,8 +107,8 @@ class Presence:
             raise closed(self.name)
         if MPI.Is_finalized():
             need_mpi(self.name)
-        if _busy:
-            _refuse_busy(self.comm)
+        if busy:
+            refuse_busy(self.comm)
 
     def begin(self, name: str) -> None:
         """Begin a call that all ranks make, in the same order; errors as of `check`."""
@@ -237,8 +238,8 @@ class Presence:
         """
         if not self.comm:
             return
-        if _busy and not self.failed:
-            _refuse_busy(self.comm)
+        if busy and not self.failed:
+            refuse_busy(self.comm)
         comm = self.comm
         try:
             need_mpi(self.name)
@@ -348,64 +349,6 @@ def closed(name: str) -> ValueError:
     return ValueError(f"this {name} is closed: expected a call in its with block, before close()")
 
 
-class _Busy(NamedTuple):
-    """Ranks that can't take part in a collective call on other communicators of theirs."""
-
-    ranks: MPI.Intracomm
-    thread: int | None  # of this rank, in which such a call would wait for ever; None: in any
-    why: str
-    task: bool  # this rank runs a task
-
-
-_busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task may have lowered the recursion limit
-
-
-class at_work:
-    """Run the user's code on some of these ranks in this block, which may make no collective call that needs several."""
-
-    __slots__ = ("_entry",)
-
-    def __init__(self, comm: MPI.Intracomm, why: str = "in a task of a pool") -> None:
-        self._entry = _Busy(comm, threading.get_ident(), why, True)
-
-    def __enter__(self) -> None:  # not a generator: a chunk may be short
-        _busy[id(self._entry)] = self._entry
-
-    def __exit__(self, *_: object) -> None:
-        del _busy[id(self._entry)]
-
-
-def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
-    """Note that the other ranks of `comm` wait for this one; return what ends that.  `here`: in this thread."""
-    entry = _Busy(comm, threading.get_ident() if here else None, why, False)
-    _busy[id(entry)] = entry
-
-    def end() -> None:
-        if _busy.get(id(entry)) is entry:
-            del _busy[id(entry)]
-
-    return end
-
-
-def in_task() -> bool:
-    """Return whether this thread runs a task of a pool."""
-    return any(one.task and one.thread == threading.get_ident() for one in [*_busy.values()])
-
-
-def _refuse_busy(comm: MPI.Intracomm) -> None:
-    """Raise an error if other ranks of `comm` run tasks of a pool, or wait for this one in another call of lb_mpi."""
-    for one in reversed([*_busy.values()]):  # the innermost first; other threads begin and end tasks
-        if one.thread in (None, threading.get_ident()) and (one.task or one.ranks != comm):
-            groups = [one.ranks.Get_group(), comm.Get_group()]
-            groups.append(MPI.Group.Intersection(*groups))
-            n_common = groups[-1].size
-            for group in groups:
-                group.Free()
-            if n_common > 1:
-                how = f"expected MPI.COMM_SELF, or other ranks than these {n_common}"
-                raise Error(f"a collective call {one.why}, on ranks that it would wait for without end: {how}")
-
-
 # --- communicators ----------------------------------------------------------------------------------------------------
 
 
@@ -419,7 +362,7 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     need_mpi("lb_mpi")
     if comm == MPI.COMM_NULL:
         raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
-    _refuse_busy(comm)
+    refuse_busy(comm)
     end_with_mpi()
     signs.begin()
     with call(UNNAMED):

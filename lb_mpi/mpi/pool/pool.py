@@ -22,7 +22,8 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.communicator import at_work, closed, in_task, need_mpi
+from lb_mpi.mpi.common.busy import at_work, in_task
+from lb_mpi.mpi.common.communicator import closed, need_mpi
 from lb_mpi.mpi.common.failure import describe, hint
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.waiting import interrupts

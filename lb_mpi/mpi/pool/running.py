@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
 from lb_mpi.handlers import install, restore
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import end_child
-from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.waiting import own_s
 from lb_mpi.mpi.pool import arrays

@@ -29,9 +29,10 @@ from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import carry, end_child
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, meet, raise_difference, raise_on_all
-from lb_mpi.mpi.common.communicator import QUICK_S, at_work, duplicate, presence_of
+from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds

@@ -31,8 +31,8 @@ from lb_mpi.balancing.round import (
     count,
     numbers,
 )
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import Port
-from lb_mpi.mpi.common.communicator import at_work
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing

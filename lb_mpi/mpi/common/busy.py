@@ -1,0 +1,72 @@
+"""Ranks that cannot take part in a collective call: they run tasks of a pool, or wait for this one in another call.
+
+Such a call would wait for them without end, so it is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from lb_mpi.errors import Error
+
+
+class _Busy(NamedTuple):
+    """Ranks that can't take part in a collective call on other communicators of theirs."""
+
+    ranks: MPI.Intracomm
+    thread: int | None  # of this rank, in which such a call would wait for ever; None: in any
+    why: str
+    task: bool  # this rank runs a task
+
+
+busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task may have lowered the recursion limit
+
+
+class at_work:
+    """Run the user's code on some of these ranks in this block, which may make no collective call that needs several."""
+
+    __slots__ = ("_entry",)
+
+    def __init__(self, comm: MPI.Intracomm, why: str = "in a task of a pool") -> None:
+        self._entry = _Busy(comm, threading.get_ident(), why, True)
+
+    def __enter__(self) -> None:  # not a generator: a chunk may be short
+        busy[id(self._entry)] = self._entry
+
+    def __exit__(self, *_: object) -> None:
+        del busy[id(self._entry)]
+
+
+def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
+    """Note that the other ranks of `comm` wait for this one; return what ends that.  `here`: in this thread."""
+    entry = _Busy(comm, threading.get_ident() if here else None, why, False)
+    busy[id(entry)] = entry
+
+    def end() -> None:
+        if busy.get(id(entry)) is entry:
+            del busy[id(entry)]
+
+    return end
+
+
+def in_task() -> bool:
+    """Return whether this thread runs a task of a pool."""
+    return any(one.task and one.thread == threading.get_ident() for one in [*busy.values()])
+
+
+def refuse_busy(comm: MPI.Intracomm) -> None:
+    """Raise an error if other ranks of `comm` run tasks of a pool, or wait for this one in another call of lb_mpi."""
+    for one in reversed([*busy.values()]):  # the innermost first; other threads begin and end tasks
+        if one.thread in (None, threading.get_ident()) and (one.task or one.ranks != comm):
+            groups = [one.ranks.Get_group(), comm.Get_group()]
+            groups.append(MPI.Group.Intersection(*groups))
+            n_common = groups[-1].size
+            for group in groups:
+                group.Free()
+            if n_common > 1:
+                how = f"expected MPI.COMM_SELF, or other ranks than these {n_common}"
+                raise Error(f"a collective call {one.why}, on ranks that it would wait for without end: {how}")
