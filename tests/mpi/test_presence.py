@@ -499,6 +499,17 @@ def test_a_rank_that_fails_as_all_close_sends_nothing_to_later_communicators(whe
     assert stray_tags() == []
 
 
+def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it() -> None:
+    """The block is a commit, and the rest of the call is none."""
+    presence = communicator.presence_of(communicator.duplicate(COMM))
+    with late.call("a call") as interrupts:
+        with presence.uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            interrupts.check()
+    presence.close()
+
+
 def stray_tags() -> list[int]:
     """Tags of the messages that new communicators have received: those to a freed one, with the same number."""
     found, status = list[int](), MPI.Status()
