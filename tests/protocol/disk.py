@@ -8,6 +8,10 @@ from lb_mpi.searching.saves import Receipt, unpack_parts
 from tests.pile import children, saved_by, unpack
 
 
+class Died(Exception):
+    """All ranks are gone."""
+
+
 class Disk:
     """What ranks have written, by save and rank, and which saves count."""
 

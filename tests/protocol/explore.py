@@ -172,9 +172,7 @@ class Exploration:
 
             yield from self.act(then, rank, end, ("job", repr(outcome)))
 
-    def act(
-        self, state: State, rank: int, do: Callable[[Any, Choices], Sends], event: Hashable
-    ) -> Iterator[State]:
+    def act(self, state: State, rank: int, do: Callable[[Any, Choices], Sends], event: Hashable) -> Iterator[State]:
         """The states in which a rank has done something, whatever it chooses.  `event`: all that this depends on."""
         actor = state.actors[rank]
         if (known := self._known.get((id(actor), event))) is None:
@@ -308,7 +306,8 @@ def reach(
     """Go through all states, breadth first.
 
     `look` holds the law against a state, and says if it is an end.  A successor that is None is beyond the bounds of the
-    exploration: what leads there has a way out.  AssertionError for a state from which neither can be reached.
+    exploration: what leads there has a way out.  AssertionError for a state from which neither can be reached, or if
+    there is no end.
     """
     seen: dict[Hashable, int] = {}
     queue: deque[tuple[int, S]] = deque()
@@ -343,6 +342,7 @@ def reach(
                 saved.add(number)
                 way_out.append(number)
     assert len(saved) == len(seen), f"{len(seen) - len(saved)} states from which it never ends"
+    assert ends, "no end was reached"
     return Reached(len(seen), ends, came_from)
 
 
@@ -422,6 +422,16 @@ def _is_part(value: Any) -> bool:
     kind = type(value)
     _parts[kind] = hasattr(value, "__dict__") and not isinstance(value, (*WHOLE, type))
     return _parts[kind]
+
+
+def for_each_seed(seeds: Iterable[int], play: Callable[[int], object]) -> None:
+    """Call `play` with each seed; an error names its own."""
+    for seed in seeds:
+        try:
+            play(seed)
+        except Exception as error:
+            error.add_note(f"seed {seed}")
+            raise
 
 
 def put(values: tuple[Any, ...], at: int, value: object) -> tuple[Any, ...]:

@@ -1,7 +1,5 @@
 """Parts of a search alone, in every reachable state: both terminations, and the cut of a save."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -9,7 +7,7 @@ from typing import Any, NamedTuple
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.saves import Cut, Open, SaveJob, Write
 from lb_mpi.searching.termination import Safra, Scholten, Token
-from tests.protocol.explore import ANY, Exploration, Reached, State, put
+from tests.protocol.explore import ANY, Exploration, State, put
 from tests.protocol.explore_search import NoPause, cut_key
 from tests.protocol.law import check_engagement, check_ewd998
 
@@ -106,17 +104,17 @@ class Ends(Exploration):
 
 def explore_tokens(*, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
-    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work).states
+    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work)
 
 
-def explore_engagement(*, size: int, most_work: int) -> tuple[int, int]:
-    """(states, ends) of the tree alone."""
-    return explore_ends([Scholten(rank, size) for rank in range(size)], most_work)[:2]
+def explore_engagement(*, size: int, most_work: int) -> int:
+    """The tree alone; the number of states."""
+    return explore_ends([Scholten(rank, size) for rank in range(size)], most_work)
 
 
-def explore_ends(ranks: list[Any], most_work: int) -> Reached:
+def explore_ends(ranks: list[Any], most_work: int) -> int:
     actors = tuple(Alone(termination, rank) for rank, termination in enumerate(ranks))
-    return Ends().reach(State(actors, {}, most_work))
+    return Ends().reach(State(actors, {}, most_work)).states
 
 
 class OnCut:

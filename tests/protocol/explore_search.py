@@ -136,9 +136,9 @@ def first_world(
     return State(tuple(searchers), {}, Disk())
 
 
-def explore(first: State, *, most_drafts: int, most_states: int = 200_000, **keywords: Any) -> tuple[int, int]:
-    """(states, ends) of a search on the ring; AssertionError on a broken law, or on a state without a way out."""
-    return Ring(most_drafts, **keywords).reach(first, most_states)[:2]
+def explore(first: State, *, most_drafts: int, most_states: int = 200_000, **keywords: Any) -> int:
+    """The number of states of a search on the ring; AssertionError on a broken law, or on a state without a way out."""
+    return Ring(most_drafts, **keywords).reach(first, most_states).states
 
 
 class Walks(Searches):
@@ -221,6 +221,6 @@ def first_walks(
     return State(tuple(searchers), {})
 
 
-def explore_walks(first: State, *, most_drafts: int, most_states: int = 200_000) -> tuple[int, int]:
-    """(states, ends) of a search with walking drafts; AssertionError as in `explore`."""
-    return Walks(most_drafts).reach(first, most_states)[:2]
+def explore_walks(first: State, *, most_drafts: int, most_states: int = 200_000) -> int:
+    """The number of states of a search with walking drafts; AssertionError as in `explore`."""
+    return Walks(most_drafts).reach(first, most_states).states

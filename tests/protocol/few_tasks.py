@@ -4,8 +4,6 @@ Nothing is known before the first round, and the tasks of each round are new.  T
 (lognormal with a spread of 0.01), or lognormal with a greater spread.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 from collections.abc import Sequence

@@ -1,9 +1,10 @@
 """The law of drafting (ring, walks), termination and bound, as a check of one global state: searchers, messages."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from lb_mpi.cli.simulate.search import Simulation
+from lb_mpi.cli.simulate.search import SimulatedSearch, Simulation, search
 from lb_mpi.searching import saves, walking
 from lb_mpi.searching.bound import WORST
 from lb_mpi.searching.drafting import MOVES, Kind, Send, State
@@ -11,6 +12,7 @@ from lb_mpi.searching.guard import Guard
 from lb_mpi.searching.searcher import Reason, Searcher, Work
 from lb_mpi.searching.termination import Scholten, Token
 from lb_mpi.searching.walking import Walking
+from lb_mpi.virtual import Network
 from tests.pile import Pile, children, unpack, value_of
 
 
@@ -43,9 +45,18 @@ def check_law(searchers: Sequence[Searcher], in_flight: Iterable[Send], *, work:
     check_safra(searchers, in_flight)
 
 
-def under_way(simulation: Simulation) -> list[Send]:
-    """What a simulation has sent, and nobody has answered."""
-    return [(to, message) for _, to, message in simulation.under_way.values()]
+def check_simulation(simulation: Simulation, *, work: bool = True) -> None:
+    """Hold the law against a simulation."""
+    check_law(simulation.searchers, [(to, message) for _, to, message in simulation.under_way.values()], work=work)
+
+
+def simulated(
+    problems: Sequence[Any], seed: int, check: Callable[[Simulation], None] = check_simulation, **more: Any
+) -> SimulatedSearch:
+    """A search on ranks of unequal speeds, with delays log-uniform over three decades, under `check` at each step."""
+    speeds = [1.0 / (1 + rank % 5) for rank in range(len(problems))]
+    more = {"network": Network((1e-6, 1e-3)), "unit_s": 20e-6, "quantum_s": 60e-6, **more}
+    return search(problems, speeds=speeds, seed=seed, check=check, **more)
 
 
 def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None:

@@ -9,8 +9,6 @@ A mutant is a function or a constant, by its qualified name, and a piece of its 
 code of the function is replaced: classes stay the same, so the mutant's messages are those of everybody else.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

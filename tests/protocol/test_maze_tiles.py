@@ -1,7 +1,5 @@
 """The maze by tiles: exact on any ranks, whatever is given to whom and whenever it dies; known-wrong variants are caught."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 
@@ -18,7 +16,8 @@ from lb_mpi.searching.guard import Options
 from lb_mpi.searching.saves import pack_parts, unpack_parts
 from lb_mpi.searching.searcher import Reason
 from lb_mpi.virtual import Network
-from tests.protocol.disk import Disk, MemoryStore
+from tests.protocol.disk import Died, Disk, MemoryStore
+from tests.protocol.law import simulated
 from tests.protocol.maze_mutants import MUTANTS
 from tests.protocol.mutate import rejects
 from tests.unit.test_maze import component
@@ -28,10 +27,6 @@ from tests.unit.test_maze import component
 def _compiled():
     compile_kernels()
     compile_maze_kernels()
-
-
-class Died(Exception):
-    """All ranks are gone."""
 
 
 def own_marks(cells: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -44,12 +39,7 @@ def maze_of(seed: int, walled: bool = True) -> np.ndarray[Any, Any]:
 
 
 def run(
-    seed: int,
-    *,
-    walled: bool = True,
-    disk: Disk | None = None,
-    dies_at: int = 10**9,
-    one_array: bool | None = None,
+    seed: int, *, walled: bool = True, disk: Disk | None = None, dies_at: int = 10**9
 ) -> tuple[simulate.SimulatedSearch, list[Any], np.ndarray[Any, Any]]:
     """One search on simulated ranks, which goes on from what the disk has; its result, the problems, and the cells to find.
 
@@ -59,7 +49,7 @@ def run(
     cells = maze_of(seed, walled)
     expected = component(cells)
     size = chance.choice([1, 2, 3, 4, 9])
-    shared = chance.random() < 0.3 if one_array is None else one_array
+    shared = chance.random() < 0.3
     arrays = [cells if shared else cells.copy() for _ in range(size)]
     keeps = [rank == 0 or not shared for rank in range(size)]
     tile = chance.choice([4, 7, 16])
@@ -80,22 +70,9 @@ def run(
     if disk is not None:
         states, base = disk.newest, max(disk.committed, default=0)
         stores = [MemoryStore(disk, rank, size=size, base=base) for rank in range(size)]
-    options = Options(
-        threshold=chance.choice([0.125, 1.0, 4.0]), seed=seed, save_every_s=None if disk is None else 3e-4
-    )
-    result = simulate.search(
-        problems,
-        speeds=[1.0 / (1 + rank % 4) for rank in range(size)],
-        network=Network((1e-6, 1e-3)),
-        unit_s=2e-6,
-        quantum_s=chance.choice([60e-6, 1e-3]),
-        seed=seed,
-        options=options,
-        stores=stores,
-        states=states,
-        check=check,
-    )
-    return result, problems, expected
+    options = Options(threshold=chance.choice([0.125, 1.0, 4.0]), seed=seed, save_every_s=None if disk is None else 3e-4)
+    more = {"unit_s": 2e-6, "quantum_s": chance.choice([60e-6, 1e-3]), "stores": stores, "states": states}
+    return simulated(problems, seed, check, options=options, **more), problems, expected
 
 
 def check_exact(seed: int) -> None:
@@ -192,14 +169,8 @@ def test_both_kinds_of_search_resume_from_each_others_saves():
     states = [one.save()]
     again = [TiledMazeSearch(maze_of(103), rank, 2, tile=5) for rank in range(2)]
     disk.committed[10**6] = tuple(pack_parts([state]) for state in states)
-    result = simulate.search(
-        again,
-        network=Network((1e-5, 1e-5)),
-        unit_s=2e-6,
-        options=Options(save_every_s=1.0),
-        states=disk.newest,
-        stores=[MemoryStore(disk, rank, size=2, base=10**6) for rank in range(2)],
-    )
+    stores = [MemoryStore(disk, rank, size=2, base=10**6) for rank in range(2)]
+    result = simulate.search(again, unit_s=2e-6, options=Options(save_every_s=1.0), states=disk.newest, stores=stores)
     assert result.value.visited == expected.sum()
 
 

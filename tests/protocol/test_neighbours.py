@@ -1,7 +1,5 @@
 """Plans made by neighbours: the law in every order that small graphs allow, on larger ones in drawn orders, and mutants."""
 
-from __future__ import annotations
-
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Sequence

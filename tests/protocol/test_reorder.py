@@ -1,7 +1,5 @@
 """Rows between ranks in global order: every small case, a sweep of larger ones, and known-wrong variants."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,10 +12,9 @@ from lb_mpi.reduction import Reduction
 from lb_mpi.saving import rows as reorder
 from lb_mpi.saving.rows import Arrays
 from lb_mpi.virtual import Network, Stories, run_together
+from tests.protocol.explore import for_each_seed
 from tests.protocol.mutate import rejects
 from tests.protocol.reorder_mutants import MUTANTS
-
-SEEDS = 100
 
 
 class Ranks(Stories):
@@ -111,20 +108,15 @@ def check_small() -> int:
     return n_cases
 
 
-def check_random(seeds: Sequence[int]) -> None:
+def check_random(seed: int) -> None:
     """Up to 9 ranks, up to 60 rows, blocks and holdings of any sizes."""
-    for seed in seeds:
-        rng = np.random.default_rng(seed)
-        size, n = int(rng.integers(1, 10)), int(rng.integers(0, 60))
-        bounds, held = ([0, *np.sort(rng.integers(0, n + 1, size - 1)), n] for _ in range(2))
-        try:
-            check_to_blocks(cut(rng.permutation(n).tolist(), np.array(held)), np.array(bounds))
-            if n:
-                wanted = [rng.integers(0, n, rng.integers(0, 30)) for _ in range(size)]
-                check_from_blocks(wanted, np.array(bounds))
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+    rng = np.random.default_rng(seed)
+    size, n = int(rng.integers(1, 10)), int(rng.integers(0, 60))
+    bounds, held = ([0, *np.sort(rng.integers(0, n + 1, size - 1)), n] for _ in range(2))
+    check_to_blocks(cut(rng.permutation(n).tolist(), np.array(held)), np.array(bounds))
+    if n:
+        wanted = [rng.integers(0, n, rng.integers(0, 30)) for _ in range(size)]
+        check_from_blocks(wanted, np.array(bounds))
 
 
 def test_every_small_case():
@@ -132,7 +124,7 @@ def test_every_small_case():
 
 
 def test_larger_cases():
-    check_random(range(SEEDS))
+    for_each_seed(range(100), check_random)
 
 
 mutants = [(reorder, *one) for one in MUTANTS]

@@ -1,7 +1,5 @@
 """A round of lending: the law in every state of small ones, seeded simulations of larger ones, and known-wrong variants."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -33,6 +31,7 @@ from lb_mpi.cli.simulate.rows import World, _Clock
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
 from lb_mpi.virtual import Network, Raised
+from tests.protocol.explore import for_each_seed
 from tests.protocol.mutate import rejects
 from tests.protocol.round_law import check_end, check_law, explore, first_state
 from tests.protocol.round_mutants import MUTANTS
@@ -66,12 +65,12 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(("kind", "number"), [(kind, k) for kind, cases in KINDS.items() for k in range(len(cases))])
-def test_the_law_holds_in_every_reachable_state(kind, number):
-    setting, options = KINDS[kind][number]
-    states, ends = explore(first_state(*setting, **options))
-    assert states > 3
-    assert ends > 0
+CASES = [pytest.param(*case, id=f"{kind}-{k}") for kind, cases in KINDS.items() for k, case in enumerate(cases)]
+
+
+@pytest.mark.parametrize(("setting", "options"), CASES)
+def test_the_law_holds_in_every_reachable_state(setting, options):
+    assert explore(first_state(*setting, **options)) > 3
 
 
 def test_a_rank_that_knows_its_neighbours_only_asks_one_after_the_other():
@@ -157,12 +156,7 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9)) -> World:
 
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_simulated_rounds_keep_the_law_at_each_step(first):
-    for seed in range(first, first + 100):
-        try:
-            play(seed)
-        except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+    for_each_seed(range(first, first + 100), play)
 
 
 def test_many_ranks_and_help():

@@ -1,7 +1,5 @@
 """Rows in a save, without MPI: whoever has written them, any part of them can be read."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

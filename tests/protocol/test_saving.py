@@ -1,7 +1,5 @@
 """The folder of saves, on a disk that dies at any operation: what is read is the newest committed save, whole."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import random

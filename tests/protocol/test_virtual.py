@@ -1,7 +1,5 @@
 """The virtual carrier: order, links, jobs and ends, with a toy actor; and what all protocols' actors have in common."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterable

@@ -1,15 +1,12 @@
 """Advice on recorded runs: what it predicts of another way is what the simulator then takes that way."""
 
-import json
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lb_mpi.__main__ import main
 from lb_mpi.cli.advise import replay
 from lb_mpi.cli.advise.advice import (
     Advice,
@@ -21,21 +18,15 @@ from lb_mpi.cli.advise.advice import (
     core_share,
     in_rank_order,
 )
-from lb_mpi.cli.advise.replay import (
-    SEARCHES,
-    gain,
-    predictions,
-    replay_exchange,
-    replay_rows,
-    replay_tasks,
-)
+from lb_mpi.cli.advise.replay import SEARCHES, gain, predictions, replay_exchange, replay_rows, replay_tasks
 from lb_mpi.cli.report.run import Run, assemble, headline
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.cli.simulate.tasks import SimulatedPool, task_costs
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import VERSION, Record, snapshot_offset, virtual_files
+from lb_mpi.record.record import VERSION, Record, virtual_files
+from tests.unit.records import Files, of_version, torn, written
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 
@@ -50,9 +41,7 @@ def run_of(records: Sequence[Record], now: float) -> Run:
 
 def advice_on(replay: Callable[[Run], Replayed | None], run: Run) -> Advice:
     """Advice on one driver."""
-    found = replay(in_rank_order(run))
-    assert found is not None
-    return advise(found, quiet)
+    return advise(replay(in_rank_order(run)), quiet)
 
 
 def gain_of(run: Run) -> tuple[float, str]:
@@ -214,7 +203,7 @@ def test_a_busy_machine_is_noticed():
         advice_on(replay_tasks, run_of([record], 4.0))
 
 
-def pool_files() -> list[tuple[str, bytes]]:
+def pool_files() -> Files:
     records = [Record(0.0) for _ in SPEEDS]
     took_s = SimulatedPool([4], SPEEDS, records=records).map(task_costs("constant", 400, 5e-3)).seconds
     return list(virtual_files(records, took_s, ["a", "a", "b", "b"], "program"))
@@ -237,17 +226,10 @@ def test_each_host_has_its_own_clock():
     assert found.lines[1].predicted_s == pytest.approx(expected.lines[1].predicted_s)
 
 
-def folder_of(path: Path, content: list[tuple[str, bytes]]) -> str:
-    for name, data in content:
-        (path / name).write_bytes(data)
-    return str(path)
-
-
-def test_the_report_has_the_times_with_other_settings(tmp_path, capsys, monkeypatch):
+def test_the_report_has_the_times_with_other_settings(tmp_path, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    folder, page = folder_of(tmp_path, pool_files()), tmp_path / "page.html"
-    assert main(["report", folder, "-o", str(page), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    folder, page = written(tmp_path, pool_files()), tmp_path / "page.html"
+    told = command("report", folder, "-o", page, "--json").json
     (of,) = told["settings"]
     assert of["driver"] == "pool"
     assert told["not_predicted"] == []
@@ -255,8 +237,7 @@ def test_the_report_has_the_times_with_other_settings(tmp_path, capsys, monkeypa
     times = [way["predicted_s"] for way in of["ways"][1:]]
     assert times == sorted(times)
     assert f"<h2>With other settings</h2><p>pool: {of['conclusion']}</p>" in page.read_text()
-    assert main(["report", folder, "-o", str(page)]) == 0
-    said = capsys.readouterr().out.splitlines()
+    said = command("report", folder, "-o", page).out.splitlines()
     at = said.index("With other settings:")
     assert said[at + 1] == f"pool: {of['conclusion']}"
     assert said[at + 2].split() == ["pool:", f"{of['measured_s']:.3f}", "s", "predicted", "spread", "ratio", "change"]
@@ -294,37 +275,22 @@ def test_a_model_that_is_far_off_gives_no_advice():
         "no advice: exchanges take 60% of the time, whatever the distribution", False)  # fmt: skip
 
 
-def damaged(what: str) -> list[tuple[str, bytes]]:
-    found = pool_files()
-    name, data = found[1]
-    if what == "torn":
-        found[1] = name, data[: snapshot_offset(0, 4) + 60]
-    elif what == "one rank":
-        found = found[:1]
-    elif what == "nothing in it":
-        found = list(virtual_files([Record(0.0), Record(0.0)], 1.0, ["a", "a"], "program"))
-    return found
-
-
-def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path, capsys):
+def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path, command):
     records = [Record(0.0), Record(0.0)]
     for record in records:
         record.step(Step(Driver.SEARCH, 0.0, 1.0, 1.0, 5.0))
     only = run_of(records, 1.0)
     assert math.isnan(gain_of(only)[0])
-    folder = folder_of(tmp_path, list(virtual_files(records, 1.0, ["a", "a"], "program")))
-    page = str(tmp_path / "page.html")
-    assert main(["report", folder, "-o", page]) == 0
-    assert f"note: {SEARCHES}\n" in capsys.readouterr().out
+    line = "report", written(tmp_path, list(virtual_files(records, 1.0, ["a", "a"], "program"))), "-o", tmp_path / "page"
+    assert f"note: {SEARCHES}\n" in command(*line).out
     pool = SimulatedPool([2], SPEEDS[:2], records=records)
     took_s = pool.map(np.full(200, 5e-3)).seconds
     for record in records:
         record.use("exchange", {"weight": 1.0})
         record.step(Step(Driver.EXCHANGE, took_s, took_s + 1.0, 1.0, 5.0))
         record.step(Step(Driver.REBALANCE, took_s + 1.0, took_s + 1.1, 0.0, 0.0))
-    folder_of(tmp_path, list(virtual_files(records, took_s + 1.1, ["a", "a"], "program")))
-    assert main(["report", folder, "-o", page, "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    written(tmp_path, list(virtual_files(records, took_s + 1.1, ["a", "a"], "program")))
+    said = command(*line, "--json").json
     assert {of["driver"] for of in said["settings"]} == {"pool"}
     assert said["not_predicted"][0] == SEARCHES
     assert said["not_predicted"][1].startswith("exchange: vertices have moved")
@@ -336,15 +302,23 @@ def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path, capsys):
     ("nothing in it", "contains nothing that can be replayed"),
 ])  # fmt: skip
 def test_a_record_that_predicts_nothing_says_why(what, words):
-    found, (why,) = predictions(assemble(damaged(what)), quiet)
+    files = pool_files()
+    if what == "torn":
+        torn(files, 1)
+    elif what == "one rank":
+        del files[1:]
+    else:
+        files = list(virtual_files([Record(0.0), Record(0.0)], 1.0, ["a", "a"], "program"))
+    found, (why,) = predictions(assemble(files), quiet)
     assert not found
     assert words in why
 
 
-def test_records_of_another_version_are_refused(tmp_path, capsys):
-    folder = folder_of(tmp_path, [(name, data[:6] + b"\x01\x00" + data[8:]) for name, data in pool_files()])
-    assert main(["report", folder, "-o", str(tmp_path / "page.html")]) == 2
-    said = capsys.readouterr().err
+def test_records_of_another_version_are_refused(tmp_path, command):
+    files = pool_files()
+    for rank in range(len(files)):
+        of_version(files, rank, 1)
+    said = command("report", written(tmp_path, files), "-o", tmp_path / "page.html", code=2).err
     assert f"rank000000.lbrec: format version 1: expected {VERSION}" in said
-    assert folder in said
+    assert str(tmp_path) in said
     assert len(said.splitlines()) == 1

@@ -1,7 +1,6 @@
 """Arrangement: values against brute force and plain eigenvalues, the methods, predictions, the command."""
 
 import itertools
-import json
 
 import networkx as nx
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lb_mpi
-from lb_mpi.__main__ import main
 from lb_mpi.arranging import arrange as methods_module
 from lb_mpi.arranging import objectives as aims_module
 from lb_mpi.arranging.arrange import METHODS, OBJECTIVES, predict_steps
@@ -42,7 +40,7 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_place_of_the_greedy_among_all_arrangements(capsys):
+def test_the_place_of_the_greedy_among_all_arrangements(command):
     graph, speeds = parse("2,3/1,4,6/1,5/2/3,6/2,5"), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     found = lb_mpi.arrange(graph, speeds, method="paper")
     every = np.array([value(graph, speeds[list(order)], "uniform") for order in itertools.permutations(range(6))])
@@ -51,12 +49,10 @@ def test_the_place_of_the_greedy_among_all_arrangements(capsys):
     assert at.above == int((every > found.p * (1 + 1e-7)).sum())
     assert (at.least, at.greatest) == (pytest.approx(every.min()), pytest.approx(every.max()))
     assert at.relative == pytest.approx((found.p - every.min()) / (every.max() - every.min()))
-    line = ["arrange", "--graph", "2,3/1,4,6/1,5/2/3,6/2,5", "--speeds", "1,2,3,4,5,6", "--method", "paper"]
-    assert main([*line, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)["place"]
-    assert told == {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
-    assert main(line) == 0
-    assert f"{at.below} are below this one, {at.above} above; Pr " in capsys.readouterr().out
+    line = "arrange --graph 2,3/1,4,6/1,5/2/3,6/2,5 --speeds 1,2,3,4,5,6 --method paper"
+    place = command(line, "--json").json["place"]
+    assert place == {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
+    assert f"{at.below} are below this one, {at.above} above; Pr " in command(line).out
     with pytest.raises(ValueError, match="all arrangements of 16 vertices: expected at most 9"):
         methods_module.compare_with_all(parse("mesh:4x4"), np.ones(16), 1.0)
 
@@ -263,15 +259,12 @@ def test_nothing_left_to_do_takes_no_steps():
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
-def test_a_host_list_is_put_in_order(capsys, tmp_path):
+def test_a_host_list_is_put_in_order(command, tmp_path):
     path = tmp_path / "hosts"
     path.write_text("a speed=5 # the fastest\n\nb\nc slots=2 speed=1.5\n")
-    line = ["arrange", "--graph", "mesh:1x3", "--hosts", str(path)]
-    assert main(line) == 0
-    out = capsys.readouterr().out
-    path.write_text(out)
+    line = "arrange --graph mesh:1x3 --hosts", path
+    path.write_text(command(*line).out)
     hosts = read_hosts(path)
     assert {host.name: (host.slots, host.speed) for host in hosts} == {"a": (1, 5), "b": (1, 1), "c": (2, 1.5)}
     assert hosts[1].name == "a"  # the fastest in the middle
-    assert main([*line, "--json"]) == 0
-    assert [text.split()[0] for text in json.loads(capsys.readouterr().out)["hosts"]] == [host.name for host in hosts]
+    assert [text.split()[0] for text in command(*line, "--json").json["hosts"]] == [host.name for host in hosts]

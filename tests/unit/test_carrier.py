@@ -186,7 +186,7 @@ class Resting(Exploration):
 def find_fault() -> None:
     exploration = Resting()
     slow: Any = Slow(Answers(["a", "b"]), lambda: 1e-3 * exploration.left)
-    assert exploration.reach(State((slow, Asks([])), {}, (1, False))).ends
+    exploration.reach(State((slow, Asks([])), {}, (1, False)))
 
 
 test_a_slow_rank_holds_back_what_its_jobs_send_and_answers_while_it_rests = rejects(find_fault, [

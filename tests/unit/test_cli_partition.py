@@ -1,20 +1,17 @@
 """The command `partition`."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 
-from lb_mpi.__main__ import main
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import partition_metrics
 
 
-def test_the_documented_line(capsys, tmp_path):
+def test_the_documented_line(command, tmp_path):
     output = tmp_path / "mesh.part"
-    line = "mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
-    assert main(["partition", *line.split(), str(output)]) == 0
-    given = json.loads(capsys.readouterr().out)
+    line = "partition mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
+    given = command(line, output).json
     parts = np.loadtxt(output, dtype=int)
     figures = partition_metrics("mesh:12x12", parts, 4, targets=[4, 2, 1, 1])
     expected = partition("mesh:12x12", 4, targets=[4, 2, 1, 1], imbalance=0.05, effort="fast", seed=3)
@@ -25,63 +22,53 @@ def test_the_documented_line(capsys, tmp_path):
     assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
 
 
-def test_the_parts_of_the_course_by_the_mean(capsys):
-    line = "3,5/4,6/1,5,4/2,6,3/1,3/2,4 -k 2 --method spectral --threshold mean --show --json"
-    assert main(["partition", *line.split()]) == 0
-    given = json.loads(capsys.readouterr().out)
+def test_the_parts_of_the_course_by_the_mean(command):
+    given = command("partition 3,5/4,6/1,5,4/2,6,3/1,3/2,4 -k 2 --method spectral --threshold mean --show --json").json
     assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
 
 
-def test_a_graph_in_pieces(capsys, tmp_path):
+def test_a_graph_in_pieces(command, tmp_path):
     path = tmp_path / "pieces.graph"
     path.write_text("3 0\n\n\n\n")
-    assert main(["partition", str(path), "-k", "2", "--json"]) == 0
-    given = json.loads(capsys.readouterr().out)
+    given = command("partition", path, "-k 2 --json").json
     assert (given["cut"], sorted(given["sizes"])) == (0.0, [1, 2])
     assert not given["connected"]
     assert [given["sizes"][part] for part in given["disconnected"]] == [2]
-    assert main(["partition", str(path), "-k", "2"]) == 0
-    assert "1 part is in several pieces" in capsys.readouterr().out
+    assert "1 part is in several pieces" in command("partition", path, "-k 2").out
 
 
 MACHINE = """{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "speeds": [3, 1],
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
 
 
-def test_a_partition_is_judged_on_a_machine(capsys, tmp_path):
+def test_a_partition_is_judged_on_a_machine(command, tmp_path):
     machine = tmp_path / "machine.json"
     machine.write_text(MACHINE)
-    line = ["partition", "mesh:2x4", "-k", "2", "--machine", str(machine)]
-    assert main([*line, "--json"]) == 0
-    given = json.loads(capsys.readouterr().out)
+    line = "partition mesh:2x4 -k 2 --machine", machine
+    given = command(*line, "--json").json
     assert given["weights"] == [6.0, 2.0]  # by its speeds
     assert given["cost"]["computing_s"] == [2.0, 2.0]
     assert given["cost"]["lower_bound_s"] == 2.0
-    assert main([*line, "--unit-s", "1"]) == 0
-    assert "s, of which 6 s could not be avoided" in capsys.readouterr().out
-    assert main([*line, "-k", "3"]) == 2
-    assert "machine of 2 ranks: expected 3" in capsys.readouterr().err
+    assert "s, of which 6 s could not be avoided" in command(*line, "--unit-s 1").out
+    assert "machine of 2 ranks: expected 3" in command(*line, "-k 3", code=2).err
 
 
-def test_parts_are_written_whole_or_not_at_all(capsys, tmp_path):
+def test_parts_are_written_whole_or_not_at_all(command, tmp_path):
     (tmp_path / "a.part").write_text("0\n1\n")
     (tmp_path / "link.part").symlink_to("a.part")
-    line = ["partition", "ring:4", "-k", "2", "--effort", "fast", "-o"]
-    assert main([*line, str(tmp_path / "link.part")]) == 0
+    line = "partition ring:4 -k 2 --effort fast -o"
+    command(line, tmp_path / "link.part")
     assert (tmp_path / "link.part").is_symlink()
     assert len((tmp_path / "a.part").read_text().split()) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
-    assert main([*line, "/dev/full"]) == 2
-    assert capsys.readouterr().err == "python -m lb_mpi partition: error: -o /dev/full: No space left on device\n"
+    said = command(line, "/dev/full", code=2).err
+    assert said == "python -m lb_mpi partition: error: -o /dev/full: No space left on device\n"
     assert Path("/dev/full").is_char_device()
 
 
-def test_the_least_time_is_an_aim(capsys, tmp_path):
+def test_the_least_time_is_an_aim(command, tmp_path):
     machine = tmp_path / "machine.json"
     machine.write_text(MACHINE)
-    line = ["partition", "mesh:6x40", "-k", "2", "--machine", str(machine), "--aim"]
-    assert main([*line, "cut", "--json"]) == 0
-    by_cut = json.loads(capsys.readouterr().out)
-    assert main([*line, "time", "--json"]) == 0
-    given = json.loads(capsys.readouterr().out)
-    assert given["cost"]["objective_s"] <= by_cut["cost"]["objective_s"]
+    line = "partition mesh:6x40 -k 2 --json --machine", machine, "--aim"
+    by_time, by_cut = (command(*line, aim).json["cost"]["objective_s"] for aim in ("time", "cut"))
+    assert by_time <= by_cut

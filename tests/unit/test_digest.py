@@ -1,7 +1,5 @@
 """The digest of a function and its tasks: the same in each run of a program, another for other functions or items."""
 
-from __future__ import annotations
-
 import copy
 import datetime
 import decimal

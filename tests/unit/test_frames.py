@@ -1,7 +1,5 @@
 """Frames: truncation and corruption are noticed."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -59,9 +59,7 @@ def check(graph: Graph, owners: Ints, parts: list[GraphPart]) -> None:
         for k, vertex in enumerate(part.vertices.tolist()):
             row = slice(part.indptr[k], part.indptr[k + 1])
             assert np.array_equal(numbers[part.indices[row]], graph.neighbours(vertex))  # in that order
-            assert np.array_equal(
-                part.weights[row], graph.weights[graph.indptr[vertex] : graph.indptr[vertex + 1]]
-            )
+            assert np.array_equal(part.weights[row], graph.weights[graph.indptr[vertex] : graph.indptr[vertex + 1]])
         assert np.array_equal(part.vertex_weights, graph.vertex_weights[part.vertices])
         assert set(part.indices[part.indices >= part.n_local].tolist()) == set(
             range(part.n_local, part.n_local + part.n_ghosts)

@@ -11,12 +11,7 @@ from lb_mpi.cli.run.watch import advice
 
 LETTERS = string.ascii_letters + string.digits + "._-"
 names = st.text(LETTERS, min_size=1, max_size=12).filter(lambda name: not name.startswith("-"))
-hosts = st.builds(
-    Host,
-    names,
-    st.integers(1, MAX_SLOTS),
-    st.floats(0, exclude_min=True, allow_infinity=False),
-)
+hosts = st.builds(Host, names, st.integers(1, MAX_SLOTS), st.floats(0, exclude_min=True, allow_infinity=False))
 
 
 def test_all_ways_to_write_a_host():

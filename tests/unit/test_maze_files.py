@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apps.maze_search import (
-    BLOCKED,
-    FREE,
-    WALL,
-    random_maze,
-    read_maze,
-)
+from apps.maze_search import BLOCKED, FREE, WALL, random_maze, read_maze
 from tests.unit.test_maze import component
 
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"

@@ -1,7 +1,5 @@
 """The aim beside the cut: the least time on a machine, against the definition and brute force."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

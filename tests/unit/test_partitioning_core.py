@@ -1,7 +1,5 @@
 """The multilevel core of `lb_mpi.partition`: every part within its bound, nothing made worse, corner cases, the example."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,12 +11,7 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.partitioning.coarsen import coarsen, csr
 from lb_mpi.partitioning.compiled import OUT, make_heap, pop, put, random_state, remove
 from lb_mpi.partitioning.flow import refine_by_flow
-from lb_mpi.partitioning.multilevel import (
-    EFFORTS,
-    excess_and_cut,
-    multilevel,
-    multilevel_spectral,
-)
+from lb_mpi.partitioning.multilevel import EFFORTS, excess_and_cut, multilevel, multilevel_spectral
 from lb_mpi.partitioning.refine import find_bounds, find_connections, find_parts, move, refine
 from lb_mpi.partitioning.spectral import connected, fiedler, spectral_bisection, split
 

@@ -1,7 +1,5 @@
 """The checkpoint of a map: what comes back is what was written, or nothing."""
 
-from __future__ import annotations
-
 import datetime
 import struct
 import zlib

@@ -1,9 +1,6 @@
 """Intervals, chunks, dealing, speeds; and what a simulated pool reaches."""
 
-from __future__ import annotations
-
 import itertools
-import json
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lb_mpi.__main__ import main
 from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.pooling.deal import deal
@@ -248,14 +244,11 @@ def test_one_seed_gives_one_run():
     assert runs([2, 2], 50, 1e-3, seeds=2) == runs([2, 2], 50, 1e-3, seeds=2)
 
 
-def test_the_command(capsys):
-    given = ["simulate", "tasks", "--hosts", "2,1,1", "--speeds", "4,2,1,1"]
-    assert main([*given, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
+def test_the_command(command):
+    line = "simulate tasks --hosts 2,1,1 --speeds 4,2,1,1"
+    answer = command(line, "--json").json
     assert answer["ranks"] == len(answer["speeds"]) == 4
     assert (sum(answer["tasks"]), answer["steals"] > 0) == (100, True)
     assert answer["bound_s"] <= answer["seconds"] < answer["dealt_s"]
-    assert main(given) == 0
-    assert "with an ideal shared counter" in capsys.readouterr().out
-    assert main(["simulate", "tasks", "--tasks", "0"]) == 0
-    assert "1.000 of the bound" in capsys.readouterr().out
+    assert "with an ideal shared counter" in command(line).out
+    assert "1.000 of the bound" in command("simulate tasks --tasks 0").out

@@ -5,13 +5,7 @@ import re
 
 import pytest
 
-from benchmarks.programs.__main__ import (
-    HERE,
-    Tasks,
-    achievable,
-    list_schedule,
-    sources,
-)
+from benchmarks.programs.__main__ import HERE, Tasks, achievable, list_schedule, sources
 from tools.environment import ROOT
 
 

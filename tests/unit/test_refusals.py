@@ -14,7 +14,6 @@ import lb_mpi
 from apps.lockstep import lockstep
 from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze, trace_path, way_back
 from apps.speeds import change_of
-from lb_mpi.__main__ import main
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.checks import function, show
 from lb_mpi.cli.run.hosts import Host
@@ -359,11 +358,10 @@ LINES = [
 
 
 @pytest.mark.parametrize(("line", "says"), LINES)
-def test_a_mistake_is_one_line_and_exit_code_2(capsys, tmp_path, monkeypatch, line, says):
+def test_a_mistake_is_one_line_and_exit_code_2(command, tmp_path, monkeypatch, line, says):
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    assert main(line.split()) == 2
-    out, err = capsys.readouterr()
+    out, err = command(line, code=2)
     assert (out, err.count("\n")) == ("", 1)
     assert says in err

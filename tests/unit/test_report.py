@@ -1,18 +1,15 @@
 """The report of recorded runs: what it says, and that it says something of records that are no good."""
 
-import html.parser
 import json
 import re
 import struct
 import xml.etree.ElementTree
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.sparse import coo_array
 
-from lb_mpi.__main__ import main
 from lb_mpi.cli.report.page import (
     COLOURS,
     COLUMNS,
@@ -31,20 +28,13 @@ from lb_mpi.cli.report.page import (
 from lb_mpi.cli.report.run import NAMES, NO_CORE, assemble, headline, matrix, spent, steps, timeline
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.record.events import Clock, Driver, Phase, Step, Way
-from lb_mpi.record.record import MOST_RANKS, VERSION, About, Record, header, snapshot, snapshot_offset
+from lb_mpi.record.record import MOST_RANKS, VERSION, Record, header, snapshot
+from tests.unit.records import Files, about, of_version, torn, whole, written
 
 MOST_BYTES = 500_000
 
 
-def about(rank: int, size: int, host: str = "host", **fields: object) -> About:
-    return About(rank, size, host, 77 + rank, 100.0, 1e9, "Python 3", "/tmp/program.py --x <b>")._replace(**fields)
-
-
-def whole(record: Record, now: float, what: About, *, ended: bool = True) -> bytes:
-    return header(what).ljust(snapshot_offset(0, what.size), b"\0") + snapshot(record, now, 0, ended=ended)
-
-
-def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
+def ranks(size: int, calls: int = 3, hosts: int = 1) -> Files:
     """Each rank works for 1 s and waits for 1 s, `calls` times; in each call it lends 5 rows to the next."""
     files = []
     for rank in range(size):
@@ -57,16 +47,19 @@ def ranks(size: int, calls: int = 3, hosts: int = 1) -> list[tuple[str, bytes]]:
             record.know(at, lambda: np.arange(1.0, 51.0))
             reason = record.reason("the plan <stays>")
             record.step(Step(Driver.ROWS, at, at + 2.0, 1.0, 50.0, 1.0, 0.5, 0.1, 5.0 * size, call % 2, reason))
-        what = about(rank, size, f"node{rank * hosts // size}")
-        files.append((f"rank{rank:06d}.lbrec", whole(record, 100.0 + 2.0 * calls, what)))
+        files.append(whole(record, 100.0 + 2.0 * calls, about(rank, size, f"node{rank * hosts // size}")))
     return files
 
 
-def folder_of_files(path: Path, files: list[tuple[str, bytes]]) -> Path:
-    path.mkdir()
-    for name, data in files:
-        (path / name).write_bytes(data)
-    return path
+@pytest.fixture
+def report(command, tmp_path):
+    """Runs the command on records; what it prints, and the file of its page."""
+
+    def run(files, *more, code=0):
+        page = tmp_path / "report.html"
+        return command("report", written(tmp_path / "record", files), "-o", page, *more, code=code), page
+
+    return run
 
 
 def test_numbers():
@@ -89,7 +82,7 @@ def test_the_lower_bound_counts_speeds():
         record = Record(100.0)
         record.enter(Phase.OWN, 100.0)
         record.step(Step(Driver.TASKS, 100.0, 102.0, 2.0 if rank == 0 else 1.0, 10.0, speed))
-        files.append((str(rank), whole(record, 102.0, about(rank, 2))))
+        files.append(whole(record, 102.0, about(rank, 2)))
     assert headline(assemble(files)).bound_s == pytest.approx((2.0 + 0.25) / 1.25)
 
 
@@ -98,7 +91,7 @@ def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar
     for phase, at in ((Phase.OWN, 100.0), (Phase.FOREIGN, 106.0), (Phase.WAITING, 108.0), (Phase.OUTSIDE, 109.0)):
         record.enter(phase, at)
     record.step(Step(Driver.TASKS, 100.0, 109.0, 4.0, 10.0))
-    run = assemble([("0", whole(record, 110.0, about(0, 1)))])
+    run = assemble([whole(record, 110.0, about(0, 1))])
     parts = {name: part for name, part in spent(run).items() if part}
     fractions = {Phase.OWN: 0.3, Phase.FOREIGN: 0.1, Phase.WAITING: 0.1, Phase.OUTSIDE: 0.1}
     assert parts == pytest.approx({NO_CORE: 0.4} | {NAMES[phase]: part for phase, part in fractions.items()})
@@ -113,7 +106,7 @@ def test_many_short_calls_are_drawn_and_listed_as_means():
     for k in range(400):
         at = 100.0 + 1e-3 * k
         record.step(Step(Driver.ROWS, at, at + 1e-3, 1e-3, 10.0, before=0.5, after=0.1, reason=reasons[k % 3 == 0]))
-    run = assemble([("0", whole(record, 100.4, about(0, 1)))])
+    run = assemble([whole(record, 100.4, about(0, 1))])
     text = page(run)
     assert "call (means of 4)" in text
     assert "kept (13 of 20)" in text
@@ -164,7 +157,7 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
         record.enter(Phase.OWN, 100.0)
         record.enter(Phase.WAITING, 100.0 + (0.1 if rank else works_s))
         record.step(Step(Driver.EXCHANGE, 100.0, 102.0, 0.1 if rank else works_s, 5.0))
-        files.append((str(rank), whole(record, 102.0, about(rank, 2))))
+        files.append(whole(record, 102.0, about(rank, 2)))
     run = assemble(files)
     assert headline(run).next_step.startswith(words)
     text = page(run)
@@ -184,7 +177,7 @@ def test_drafts_that_brought_work_are_in_the_matrix():
     record = Record(100.0)
     for other in (1, 1, -1, 2):  # a damaged record may name ranks that there are not
         record.move(Way.DRAFT, other, 1.0)
-    run = assemble([("0", whole(record, 102.0, about(0, 2))), ("1", whole(Record(100.0), 102.0, about(1, 2)))])
+    run = assemble([whole(record, 102.0, about(0, 2)), whole(Record(100.0), 102.0, about(1, 2))])
     assert matrix(run, Way.DRAFT)[1, 0] == 2.0
 
 
@@ -205,7 +198,7 @@ def test_clocks_of_hosts_are_aligned():
         record.enter(Phase.OWN, 100.0 + ahead)
         record.clock(Clock(100.0 + ahead, 0, -ahead, 2e-6))
         what = about(rank, 2, f"node{rank}", clock_s=100.0 + ahead)
-        files.append((str(rank), whole(record, 101.0 + ahead, what)))
+        files.append(whole(record, 101.0 + ahead, what))
     run = assemble(files)
     assert run.seconds == pytest.approx(1.0)
     assert run.clock.startswith("compared between hosts: within 2 us")
@@ -213,11 +206,8 @@ def test_clocks_of_hosts_are_aligned():
 
 
 def test_without_a_comparison_the_hosts_own_clocks_count():
-    files = [
-        (str(rank), whole(Record(5.0 * rank), 5.0 * rank + 1.0, about(rank, 2, f"node{rank}", clock_s=5.0 * rank)))
-        for rank in range(2)
-    ]
-    run = assemble(files)
+    whats = [about(rank, 2, f"node{rank}", clock_s=5.0 * rank) for rank in range(2)]
+    run = assemble([whole(Record(what.clock_s), what.clock_s + 1.0, what) for what in whats])
     assert run.clock.startswith("not compared")
     assert run.seconds == pytest.approx(1.0)
 
@@ -241,20 +231,6 @@ def test_pictures_are_png():
     assert decoded(square(np.zeros((2, 2))).png)[2] == b"\x00\xff\x00\xff"
     many = square(np.ones((600, 600)))
     assert (many.width, many.each) == (200, 3)
-
-
-class Reader(html.parser.HTMLParser):
-    """The figures, and whatever would need the network."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.outside: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        for name, value in attributes:
-            if name in ("src", "href") and not (value or "").startswith(("data:", "#")):
-                self.outside.append(f"{tag} {value}")
 
 
 def test_the_calls_of_an_axis_are_round_numbers():
@@ -284,8 +260,7 @@ def test_an_axis_ends_near_the_largest_value():
 
 def test_the_page_stands_alone():
     text = page(assemble(ranks(4, hosts=2)))
-    reader = Reader(text)
-    assert reader.outside == []
+    assert all(link.startswith(("data:", "#")) for link in re.findall(r'\s(?:src|href)="([^"]*)"', text))
     assert not re.search(r"https?://", text.replace("https://pop-coe.eu", ""))
     for rank in range(4):
         assert f"<title>from {rank} to {(rank + 1) % 4}: 15 rows</title>" in text
@@ -320,56 +295,48 @@ def test_a_page_of_a_thousand_ranks_is_small():
 
 
 def test_a_run_in_which_nothing_happened_has_a_page():
-    assert "Nothing was done" in page(assemble([("0", whole(Record(100.0), 100.0, about(0, 1)))]))
+    assert "Nothing was done" in page(assemble([whole(Record(100.0), 100.0, about(0, 1))]))
 
 
-def test_the_command(tmp_path, capsys):
-    folder, out = folder_of_files(tmp_path / "record", ranks(4)), tmp_path / "report.html"
-    assert main(["report", str(folder), "-o", str(out), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ratio"] == pytest.approx(2.0)
-    assert told["bytes"] == len(out.read_bytes()) <= MOST_BYTES
-    assert told["file"] == str(out)
-    for drawn in re.findall("<svg.*?</svg>", out.read_text()):
+def test_the_command(report):
+    said, page = report(ranks(4), "--json")
+    assert said.json["ratio"] == pytest.approx(2.0)
+    assert said.json["bytes"] == len(page.read_bytes()) <= MOST_BYTES
+    assert said.json["file"] == str(page)
+    for drawn in re.findall("<svg.*?</svg>", page.read_text()):
         assert xml.etree.ElementTree.fromstring(drawn).tag == "svg"
 
 
-def test_missing_and_damaged_records_are_named(tmp_path, capsys):
+def test_missing_and_damaged_records_are_named(report):
     files = ranks(4)
-    files[1] = files[1][0], files[1][1][: snapshot_offset(0, 4) + 60]  # torn
-    files[2] = files[2][0], files[2][1][:6] + b"\x09\x00" + files[2][1][8:]  # another version
+    torn(files, 1)
+    of_version(files, 2, 9)
     killed = Record(100.0)
     killed.enter(Phase.OWN, 100.0)
-    files[3] = files[3][0], whole(killed, 103.0, about(3, 4, "node0"), ended=False)
-    folder = folder_of_files(tmp_path / "record", files)
-    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
-    said = capsys.readouterr().out
+    files[3] = whole(killed, 103.0, about(3, 4, "node0"), ended=False)
+    said, page = report(files)
     for words in (
         "rank000001.lbrec: a snapshot is damaged: expected the checksum",
         f"rank000002.lbrec: format version 9: expected {VERSION}; record the run again",
         "no record of ranks 1, 2",
         "rank 3: the record breaks off",
     ):
-        assert words in said
-    assert "the record breaks off" in (tmp_path / "report.html").read_text()
+        assert words in said.out
+    assert "the record breaks off" in page.read_text()
 
 
-def test_a_record_of_nothing_has_no_numbers(tmp_path, capsys):
+def test_a_record_of_nothing_has_no_numbers(report):
     """That of a rank whose disk was full after the first snapshot, for example."""
-    nothing = whole(Record(100.0), 100.0, about(0, 1), ended=False)
-    folder = folder_of_files(tmp_path / "record", [("rank000000.lbrec", nothing)])
-    page = tmp_path / "report.html"
-    assert main(["report", str(folder), "-o", str(page)]) == 0
-    text = capsys.readouterr().out
-    assert main(["report", str(folder), "-o", str(page), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)  # NaN is no JSON
+    nothing = [whole(Record(100.0), 100.0, about(0, 1), ended=False)]
+    answer = report(nothing, "--json")[0].json
     assert answer["ratio"] is answer["parallel"] is None
-    assert "rank 0: the record breaks off: killed, still running, or unable to write (a full disk)" in text
-    for shown in (text, page.read_text()):
+    said, page = report(nothing)
+    assert "rank 0: the record breaks off: killed, still running, or unable to write (a full disk)" in said.out
+    for shown in (said.out, page.read_text()):
         assert not re.search(r"\bnan\b", shown, re.IGNORECASE)
 
 
-def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(tmp_path, capsys):
+def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(report):
     """That of a killed run, or of a plan of distribute that is never closed."""
     files = []
     for rank in range(2):
@@ -377,10 +344,8 @@ def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(tmp_pat
         record.enter(Phase.WAITING, 100.0)
         record.enter(Phase.OWN, 101.0 - rank)
         record.doing(3)
-        files.append((f"rank{rank:06d}.lbrec", whole(record, 102.0, about(rank, 2))))
-    folder = folder_of_files(tmp_path / "record", files)
-    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 0
-    said = capsys.readouterr().out
+        files.append(whole(record, 102.0, about(rank, 2)))
+    said = report(files)[0].out
     assert "ideal time (lower bound) not known\n" in said
     assert "Next:" not in said
     assert "note: ranks 0, 1: the last call has not ended, or a plan of distribute was not closed" in said
@@ -390,18 +355,15 @@ def test_a_run_without_a_call_that_ended_has_no_ideal_time_and_no_advice(tmp_pat
     ([], "no record in this folder: expected files rank*.lbrec"),
     ([("rank000000.lbrec", b"no")], "rank000000.lbrec: begins with b'no': expected the record of a rank"),
 ])  # fmt: skip
-def test_a_folder_without_a_record_is_an_error_in_one_line(tmp_path, capsys, files, words):
-    folder = folder_of_files(tmp_path / "record", files)
-    assert main(["report", str(folder), "-o", str(tmp_path / "report.html")]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-    assert not (tmp_path / "report.html").exists()
+def test_a_folder_without_a_record_is_an_error_in_one_line(report, files, words):
+    said, page = report(files, code=2)
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert not page.exists()
 
 
 def test_ranks_of_another_run_are_left_out():
-    old = whole(Record(100.0), 101.0, about(5, 8, wall_s=5e8))
-    run = assemble([*ranks(4), ("rank000005.lbrec", old)])
+    run = assemble([*ranks(4), whole(Record(100.0), 101.0, about(5, 8, wall_s=5e8))])
     assert len(run.ranks) == 4
     assert run.notes == ["left out 1 record of another run"]
 
@@ -410,8 +372,7 @@ def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out():
     """All processes of a run begin before any record of it; clocks of hosts may differ by a minute."""
 
     def file(rank: int, host: str, began_s: float, wall_s: float) -> tuple[str, bytes]:
-        what = about(rank, 4, host, wall_s=1e9 + wall_s, process_s=1e9 + began_s)
-        return f"rank{rank:06d}.lbrec", whole(Record(100.0), 101.0, what)
+        return whole(Record(100.0), 101.0, about(rank, 4, host, wall_s=1e9 + wall_s, process_s=1e9 + began_s))
 
     found = [file(0, "a", 100.0, 101.0), file(1, "a", 100.5, 160.0), file(2, "a", 90.0, 99.0), file(3, "b", 50.0, 60.0)]
     run = assemble(found)
@@ -426,10 +387,9 @@ def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out():
     ("rows --graph ring:4 --calls 3 --costs hotspot --row-s 2e-3", Driver.ROWS, Way.LOAN),
     ("tasks --hosts 2,2 --tasks 80 --speeds 1,2,3,4", Driver.TASKS, Way.STEAL),
 ])  # fmt: skip
-def test_simulators_write_the_same_records(tmp_path, capsys, arguments, driver, way):
-    folder = folder_of_files(tmp_path / "record", ranks(8))  # an earlier run, with more ranks
-    assert main(["simulate", *arguments.split(), "--json", "--record", str(folder)]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_simulators_write_the_same_records(tmp_path, command, arguments, driver, way):
+    folder = written(tmp_path / "record", ranks(8))  # an earlier run, with more ranks
+    told = command("simulate", arguments, "--json --record", folder).json
     run = assemble((path.name, path.read_bytes()) for path in sorted(folder.iterdir()))
     assert len(run.ranks) == 4
     assert run.clock == "virtual: one clock for all ranks"

@@ -1,7 +1,5 @@
 """What is known of the ranks: speeds, and how sure they are; what that gains in rounds of few tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is installed is typed: a program that uses each public name passes `mypy --strict` against it, and mistakes don't."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
