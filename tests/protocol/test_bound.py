@@ -44,12 +44,6 @@ def test_an_integer_that_no_float_holds_is_refused(value):
     assert bound.best == 2**60
 
 
-@pytest.mark.parametrize("sense", ["", "smallest", None, min])
-def test_a_sense_is_min_or_max(sense):
-    with pytest.raises(ValueError, match=r"sense = .*: expected one of min, max"):
-        Bound(sense)
-
-
 @pytest.mark.parametrize("size", [1, 2, 9, 10, 74, 1000])
 def test_neighbours_make_a_tree(size):
     pairs = {(rank, other) for rank in range(size) for other in neighbours(rank, size)}

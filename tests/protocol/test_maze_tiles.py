@@ -158,7 +158,6 @@ def test_both_kinds_of_search_resume_from_each_others_saves():
     disk = Disk()
     with pytest.raises(Died):
         run(103, disk=disk, dies_at=100)
-    assert disk.newest is not None
     states = [unpack_parts(state)[0] for state in disk.newest]
     cells = maze_of(103)
     expected = component(cells)
@@ -184,29 +183,6 @@ def test_simulated_machines_share_the_work():
 
 def test_tiles_depend_on_the_maze():
     assert [usual_tile(dim) for dim in (1, 1000, 4096, 8192, 12000, 100_000)] == [64, 64, 256, 512, 512, 512]
-
-
-@pytest.mark.parametrize(("payload", "says"), [
-    (b"", "payload of 0 bytes on rank 0: expected"),
-    (b"x" * 25, "25 bytes"),
-    (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8, "a way into cell"),
-])  # fmt: skip
-def test_malformed_payloads_are_refused(payload, says):
-    one = TiledMazeSearch(random_maze(8, 1.0, 0), 0, 2, tile=4)
-    with pytest.raises(ValueError, match=says):
-        one.incoming(payload)
-
-
-def test_bad_arguments_of_the_search():
-    cells = random_maze(8, 1.0, 0)
-    with pytest.raises(ValueError, match="tile = 3: expected"):
-        TiledMazeSearch(cells, 0, 1, tile=3)
-    with pytest.raises(ValueError, match="size"):
-        TiledMazeSearch(cells, 0, 0, tile=4)
-    with pytest.raises(ValueError, match="units"):
-        TiledMazeSearch(cells, 0, 1, tile=4).work(0)
-    with pytest.raises(ValueError, match="maze of dim 8: expected 9"):
-        TiledMazeSearch(cells, 0, 1, tile=4).resume([MazeSearch(random_maze(9, 1.0, 0), 0).save()], [0])
 
 
 def find_fault() -> None:

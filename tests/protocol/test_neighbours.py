@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lb_mpi.balancing import neighbours as module
-from lb_mpi.balancing.deciding import Decided, Observation, RankReport, RoundProblem, Trigger
+from lb_mpi.balancing.deciding import Observation, RankReport, RoundProblem, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import NEAR, momentum
 from lb_mpi.balancing.transfers import Plan
@@ -17,12 +17,11 @@ from lb_mpi.cli.simulate.rows import Cluster, plan_together, row_costs, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.reduction import Reduction, reduced
-from lb_mpi.virtual import Network
+from tests.protocol.deciding import QUICK, decided
 from tests.protocol.explore import Exploration, State, bytes_of
 from tests.protocol.mutate import rejects
 from tests.protocol.neighbour_mutants import MUTANTS
 
-QUICK = Network((1e-7, 1e-7))
 Ready = Callable[[int], int]  # chooses one of n events
 
 
@@ -54,9 +53,7 @@ def ranks(graph: Graph, seed: int, *, scheme: str = "fos") -> Ranks:
                 RankReport(False, 7, 0, ticks, ticks * slow[rank], ticks, 0.0, 0, 0, began_s=0.1 * rank if late else np.nan,
                            observed=observed[::2] if rank % 2 else observed)
             )  # fmt: skip
-        all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-        for knowledge, decider in zip(known_by, deciders, strict=True):
-            knowledge.apply(decider.decide(all_ranks))
+        decided(deciders, reports)
     for knowledge, ticks in zip(known_by, load / tick_work, strict=True):
         knowledge.costs = RowCosts(0, 1)
         knowledge.costs.ticks[:] = ticks
@@ -196,7 +193,6 @@ def test_all_ranks_decide_the_same():
     for seed in range(20):
         rng = random.Random(seed)
         drawn = ranks(parse("ring:4"), seed)
-        decisions: list[Decided] = []
         for _ in range(4):
             for decider in drawn.deciders:
                 decider.changed(lending=True, seconds=rng.random())
@@ -206,17 +202,11 @@ def test_all_ranks_decide_the_same():
                            rng.random(), rank, 100 * rank, began_s=rng.random())
                 for rank in range(4)
             ]  # fmt: skip
-            sums = reduced([decider.report(report) for decider, report in zip(drawn.deciders, reports, strict=True)])
-            decisions = [decider.decide(sums) for decider in drawn.deciders]
-            costs_s = [decider.policy.trigger.cost_s for decider in drawn.deciders]
-            same = [(*decided[:7], cost_s) for decided, cost_s in zip(decisions, costs_s, strict=True)]
-            assert len(set(map(repr, same))) == 1, seed
-            problem = (RoundProblem.NONE, RoundProblem.FAILED, RoundProblem.DIFFER)[bad]
-            assert decisions[0].problem is problem
+            first, *_ = decided(drawn.deciders, reports)
+            assert len({repr(decider.policy.trigger.cost_s) for decider in drawn.deciders}) == 1, seed
+            assert first.problem is (RoundProblem.NONE, RoundProblem.FAILED, RoundProblem.DIFFER)[bad]
             if not bad:
-                assert (decisions[0].rows, decisions[0].bytes) == (6, 600)
-            for knowledge, decided in zip(drawn.known_by, decisions, strict=True):
-                knowledge.apply(decided)
+                assert (first.rows, first.bytes) == (6, 600)
             late_s = [float(one.late[one.place] / one.speeds[one.place]) for one in drawn.known_by]
             assert min(late_s) >= 0.0
 
@@ -232,9 +222,7 @@ def test_what_a_rank_reports_and_what_follows():
                        elapsed_s=1.0, observed=(Observation(1, 1.0, 0.0 if k > 4 else 9.0 - 18.0 * rank),))
             for rank in (0, 1)
         ]  # fmt: skip
-        sums = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-        for decider in deciders:
-            decider._knowledge.apply(decider.decide(sums))
+        decided(deciders, reports)
         late = [float(decider._knowledge.late[0]) for decider in deciders]
         assert late == pytest.approx([0.0, 0.1] if k == 0 else [0.0, late[1]], abs=1e-8)
         assert late[1] <= 20.0
@@ -304,10 +292,9 @@ def test_a_rank_forgets_distant_ranks_but_not_what_they_measured():
 def test_days_of_work_on_a_hundred_thousand_ranks_add_up():
     decider, size = module.NeighbourPlanner(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
     mine = decider.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
-    decided = decider.decide(Reduction(mine.sums * size, mine.maxima))
-    assert (decided.rows, decided.bytes) == (10**14, 10**20)
-    assert decided.imbalance_before == pytest.approx(0.0, abs=1e-9)
-    assert decided.imbalance_after == pytest.approx(0.0, abs=1e-9)
+    whole = decider.decide(Reduction(mine.sums * size, mine.maxima))
+    assert (whole.rows, whole.bytes) == (10**14, 10**20)
+    assert (whole.imbalance_before, whole.imbalance_after) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
 def test_ranks_that_are_not_plan_together_are_noticed():

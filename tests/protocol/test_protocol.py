@@ -1,7 +1,6 @@
 """The whole search protocol: every state of small searches, seeded simulations of larger ones, and known-wrong mutants."""
 
 import itertools
-import math
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ from lb_mpi.searching import searcher
 from lb_mpi.searching.drafting import Kind, Message
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.searcher import Reason
-from lb_mpi.virtual import Network
 from tests.pile import Broken, Pile
 from tests.protocol.explore import large
 from tests.protocol.explore_parts import explore_tokens
@@ -112,15 +110,6 @@ def test_simulated_searches_keep_the_law_at_each_step(size):
 def test_any_options_any_size(size, seed, limit, threshold, balance, data):
     wanted = data.draw(st.integers(0, limit))
     run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
-
-
-def test_bad_parameters_are_named():
-    for name, value, word in (
-        ("network", Network((1e-3, math.nan)), "latency_s"), ("unit_s", -1.0, "unit_s"),
-        ("quantum_s", math.inf, "quantum_s"), ("speeds", [1.0, 0.0], "speed"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError, match=word):
-            simulate.search([Pile(3), Pile(3)], **{name: value})
 
 
 def find_fault() -> None:

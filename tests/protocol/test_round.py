@@ -230,7 +230,6 @@ def test_neighbours_are_asked_at_once_and_one_more_after_each_pause():
     round.turn(0.0, [])
     round.turn(0.0, [(1, RoundMessage(RoundKind.HELP, slice(0, 9)))])
     assert round.wake_at == math.inf  # it has something to do
-    assert round.job is not None
     round.done(round.job, Computed(1.0, 1.0))
     assert round.turn(1.0, []) == []
     assert round.wake_at == 1.0 + PAUSE_S
@@ -303,7 +302,6 @@ def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s):
     while round.home:
         round.turn(0.0, [])
         job = round.job
-        assert job is not None
         computed += numbers(job.rows).tolist()
         lengths.append(len(numbers(job.rows)))
         round.done(job, Computed(row_s * lengths[-1], row_s * lengths[-1]))
@@ -322,7 +320,6 @@ def test_first_blocks_double_while_that_makes_rows_cheaper(call_s, row_s, expect
     round, lengths = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1)), list[int]()
     while round.home:
         round.turn(0.0, [])
-        assert round.job is not None
         lengths.append(len(numbers(round.job.rows)))
         round.done(round.job, Computed(call_s + row_s * lengths[-1], 0.0))
     assert lengths == expected

@@ -1,7 +1,7 @@
 """The scheduler of executors: its law in every state of small ones, known-wrong variants, and its time in simulation."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -66,12 +66,17 @@ def find_fault() -> None:
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, KeyError, right=False)
 
 
+def pair(begins: Callable[[Task], bool] = lambda _: True) -> tuple[Scheduler, TaskQueue]:
+    """A scheduler of two ranks on a host, with one queue."""
+    scheduler, queue = Scheduler(2, 0, RankKnowledge(2)), TaskQueue([0, 0], range(2), 0, begins)
+    scheduler.queues.append(queue)
+    return scheduler, queue
+
+
 def test_results_that_nobody_awaits_are_an_error():
-    scheduler = Scheduler(2, 0, RankKnowledge(2))
+    scheduler, queue = pair()
     with pytest.raises(ProtocolError, match="results from rank 1, which has no batch"):
         scheduler.finish(1, 1, 0.0)
-    queue = TaskQueue([0, 0], range(2), 0, lambda _: True)
-    scheduler.queues.append(queue)
     queue.add(Task("one"))
     ((rank, _),) = scheduler.batches(0.0)
     with pytest.raises(ProtocolError, match=f"2 results from rank {rank}: expected 1 to 1"):
@@ -110,8 +115,7 @@ def draw(seed: int, n_rounds: int, n: int, spread: float) -> list[list[float]]:
 
 
 def test_long_tasks_are_sent_ahead_while_many_wait():
-    scheduler, queue = Scheduler(2, 0, RankKnowledge(2)), TaskQueue([0, 0], range(2), 0, lambda _: True)
-    scheduler.queues.append(queue)
+    scheduler, queue = pair()
     for number in range(40):
         queue.add(Task(number))
     left_with_two = set[int]()  # number of tasks not sent while rank 1 has a second one
@@ -129,9 +133,7 @@ def test_a_rank_of_unknown_speed_begins_with_a_cheap_task():
     for speeds in itertools.permutations(UNEQUAL):  # else the longest task may be the first of the slowest rank
         assert ratio([GRID], speeds, costs=True) < 1.2
     assert ratio([GRID], EQUAL, costs=True) < 1.1
-    scheduler = Scheduler(2, 0, RankKnowledge(2))
-    queue = TaskQueue([0, 0], range(2), 0, lambda task: task.payload != "cancelled")
-    scheduler.queues.append(queue)
+    scheduler, queue = pair(lambda task: task.payload != "cancelled")
     for payload, cost in (("long", 8.0), ("even", 4.0), ("cheap", 0.5), ("cancelled", 0.1)):
         queue.add(Task(payload, cost=cost))
     assert [batch.tasks[0].payload for _, batch in scheduler.batches(0.0)] == ["long", "cheap"]
@@ -174,21 +176,17 @@ def test_a_slow_rank_leaves_the_first_tasks_of_a_stream_whenever_it_begins(begin
 
 
 def test_a_rank_leaves_a_task_for_a_limited_time():
-    scheduler, queue = Scheduler(2, 0, RankKnowledge(2)), TaskQueue([0, 0], range(2), 0, lambda _: True)
-    scheduler.queues.append(queue)
+    scheduler, queue = pair()
     now = 0.0
     for _ in range(8):  # rank 1 is ten times slower
         for number in range(2):
             queue.add(Task(number))
         scheduler.batches(now)
         now += 10.0
-        for rank, seconds in ((0, 1.0), (1, 10.0)):
+        for rank, seconds in 2 * ((0, 1.0), (1, 10.0)):
             while scheduler.at[rank]:
                 scheduler.finish(rank, 1, seconds)
             scheduler.batches(now)
-        for rank, seconds in ((0, 1.0), (1, 10.0)):
-            while scheduler.at[rank]:
-                scheduler.finish(rank, 1, seconds)
     for number in range(2):
         queue.add(Task(number))
     assert [rank for rank, _ in scheduler.batches(now)] == [0]

@@ -121,15 +121,6 @@ def test_messages_between_two_ranks_keep_their_order():
     assert overtaken  # or the order proves nothing
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("n_cores", -1), ("turn_s", -1e-3)],
-)
-def test_bad_networks_are_named(field, value):
-    with pytest.raises(ValueError, match=f"^{field} = "):
-        Network()._replace(**{field: value}).checked()
-
-
 def ended() -> list[tuple[Actor[Any, Any, Any], Any]]:
     """An actor of each protocol that is over, and a message that may still come to it."""
     searcher = Searcher(1, range(2), Pile(3), Options())

@@ -229,10 +229,10 @@ def test_each_host_has_its_own_clock():
 def test_the_report_has_the_times_with_other_settings(tmp_path, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     folder, page = written(tmp_path, pool_files()), tmp_path / "page.html"
-    told = command("report", folder, "-o", page, "--json").json
-    (of,) = told["settings"]
+    answer = command("report", folder, "-o", page, "--json").json
+    (of,) = answer["settings"]
     assert of["driver"] == "pool"
-    assert told["not_predicted"] == []
+    assert answer["not_predicted"] == []
     assert all({"what", "predicted_s", "spread_s", "change"} == set(way) for way in of["ways"])
     times = [way["predicted_s"] for way in of["ways"][1:]]
     assert times == sorted(times)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lb_mpi
-from lb_mpi.distributing.allocation import MAX_TASKS, Allocation, allocate
+from lb_mpi.distributing.allocation import MAX_TASKS, allocate
 from lb_mpi.graph import Floats
 
 
@@ -105,10 +105,3 @@ def test_a_hundred_thousand_nodes():
     assert result.makespan == needed(result.counts, n, instance["time"], talk).max()
     one_more = needed(result.counts + 1, n, instance["time"], talk)
     assert (one_more[result.counts < cap] >= result.makespan).all()  # all T_i rise: nobody could help
-
-
-def test_frozen():
-    result = allocate(3, [1, 2])
-    with pytest.raises(AttributeError):
-        result.makespan = 0.0
-    assert lb_mpi.Allocation is Allocation

@@ -227,11 +227,11 @@ def test_a_good_order_is_kept():
 
 @pytest.mark.parametrize("method", ["fill", "anneal"])
 def test_progress_rises_to_the_end(method):
-    told: list[float] = []
+    shares: list[float] = []
     graph, speeds = parse("mesh:3x4"), np.random.default_rng(0).uniform(1, 10, 12)
-    lb_mpi.arrange(graph, speeds, method=method, progress=lambda text, done: told.append(done))
-    assert told == sorted(told)
-    assert told[-1] == pytest.approx(1.0)
+    lb_mpi.arrange(graph, speeds, method=method, progress=lambda text, done: shares.append(done))
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1.0)
 
 
 # --- predicted steps --------------------------------------------------------------------------------------------------

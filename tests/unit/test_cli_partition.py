@@ -22,7 +22,7 @@ def test_the_documented_line(command, tmp_path):
     assert given["connected"] == (given["disconnected"] == []) == bool(figures.connected.all())
 
 
-def test_the_parts_of_the_course_by_the_mean(command):
+def test_the_parts_of_the_lecture_by_the_mean(command):
     given = command("partition 3,5/4,6/1,5,4/2,6,3/1,3/2,4 -k 2 --method spectral --threshold mean --show --json").json
     assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
 
@@ -41,7 +41,7 @@ MACHINE = """{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "sp
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
 
 
-def test_a_partition_is_judged_on_a_machine(command, tmp_path):
+def test_a_partition_is_rated_on_a_machine(command, tmp_path):
     machine = tmp_path / "machine.json"
     machine.write_text(MACHINE)
     line = "partition mesh:2x4 -k 2 --machine", machine

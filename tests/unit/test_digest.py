@@ -68,12 +68,12 @@ def all_kinds() -> list[bytes]:
 
 def test_the_seed_of_hashes_does_not_count():
     script = "from tests.unit.test_digest import all_kinds; print(*(each.hex() for each in all_kinds()))"
-    told = set()
+    printed = set()
     for seed in ("1", "2", "3"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
-        told.add(subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env=environment, text=True))
-    assert len(told) == 1
-    assert len(set(told.pop().split())) == len(all_kinds())
+        printed.add(subprocess.check_output([sys.executable, "-c", script], cwd=ROOT, env=environment, text=True))
+    assert len(printed) == 1
+    assert len(set(printed.pop().split())) == len(all_kinds())
 
 
 def test_equal_items_have_equal_digests():
@@ -124,7 +124,7 @@ def test_values_that_hold_a_part_many_times_or_themselves_have_digests():
     assert of(len, [itself]) == of(len, [copy.deepcopy(itself)]) != of(len, [[1, [1]]])
 
 
-def test_functions_are_told_apart_by_module_and_name_and_by_what_they_hold():
+def test_functions_of_other_modules_or_names_or_that_hold_other_values_have_other_digests():
     partials = [functools.partial(max, 1), functools.partial(max, 2), functools.partial(max, key=len)]
     functions = [max, min, np.max, enclosing, *partials, Model(x=1).run, Model(x=2).run, Model]
     assert len({of(function) for function in functions}) == len(functions)
@@ -140,7 +140,7 @@ def test_a_function_without_a_name_needs_a_key():
     assert len({of(max), of(max, key="a"), of(max, key="max"), of(max, (1, 2), key="a"), of(max, star=True, key="a")}) == 5
 
 
-def test_items_that_give_other_results_are_told_apart():
+def test_items_that_give_other_results_have_other_digests():
     items: list[Any] = [
         [1, 2], [1, 2.0], [True, 2], [2, 1], range(2), range(1, 3), [np.int64(1), 2], np.array([1, 2]), np.array([1.0, 2.0]),
         [[1, 2]], [(1, 2)], [{1, 2}], [frozenset({1, 2})], [Bag({1, 2})], [{1: 2}], [{1: 2, 3: 4}], [{3: 4, 1: 2}],

@@ -46,12 +46,12 @@ def test_links_stay_links(tmp_path):
 def test_a_pipe_and_a_device_are_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    heard: list[str] = []
-    listener = threading.Thread(target=lambda: heard.append(pipe.read_text()))
+    arrived: list[str] = []
+    listener = threading.Thread(target=lambda: arrived.append(pipe.read_text()))
     listener.start()
-    write_whole(pipe, "told")
+    write_whole(pipe, "text")
     listener.join()
-    assert heard == ["told"]
+    assert arrived == ["text"]
     assert stat.S_ISFIFO(pipe.stat().st_mode)
     full = Path("/dev/full")
     if full.is_char_device():

@@ -79,8 +79,7 @@ def test_the_law_of_parts(case):
 def test_sizes_are_known_beforehand(case):
     pieces = Pieces(*case)
     assert len(pieces) == case[2]
-    told = pieces.sizes().tolist()
-    assert told == [[len(piece.vertices), len(piece.neighbours)] for piece in pieces]
+    assert pieces.sizes().tolist() == [[len(piece.vertices), len(piece.neighbours)] for piece in pieces]
     for rank in (-1, len(pieces)):
         with pytest.raises(IndexError):
             pieces[rank]

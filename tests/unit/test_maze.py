@@ -215,16 +215,6 @@ def test_an_answer_that_was_saved_is_found_again():
     assert fresh.load() > 0
 
 
-def test_the_state_of_another_maze_is_refused():
-    state = MazeSearch(random_maze(12, 0.7, 0), 0).save()
-    with pytest.raises(ValueError, match="dim 13: expected 12"):
-        MazeSearch(random_maze(13, 0.7, 0), 0).resume([state], range(1))
-    with pytest.raises(ValueError, match="other cells blocked"):
-        MazeSearch(random_maze(12, 0.7, 1), 0).resume([state], range(1))
-    with pytest.raises(ValueError, match="expected"):
-        MazeSearch(random_maze(12, 0.7, 0), 0).resume([state[:-1]], range(1))
-
-
 def test_the_only_branch_is_kept():
     search = MazeSearch(random_maze(5, 1.0, 0), 0, "half")
     search.start()

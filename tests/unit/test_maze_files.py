@@ -71,7 +71,7 @@ def test_missing_file_is_an_os_error_that_names_it(tmp_path):
     ("222\n201\n222\n", 2, "wall is broken"),
     ("2222\n2022\n2002\n2222\n", 2, "inside"),
 ])  # fmt: skip
-def test_wrong_files_are_told_with_their_line(tmp_path, text, line, message):
+def test_wrong_files_are_refused_with_their_line(tmp_path, text, line, message):
     path = tmp_path / "maze.txt"
     path.write_text(text)
     with pytest.raises(ValueError, match=message) as error:

@@ -12,7 +12,7 @@ from lb_mpi.threads import crowded
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
 
 
-def test_ranks_that_queued_for_cores_are_told_of():
+def test_ranks_that_queued_for_cores_are_named():
     assert queueing(10.0, 0.9) == queueing(0.0, 0.0) == queueing(0.02, 0.02) == ""
     assert queueing(10.0, 7.24).startswith("; ranks queued for cores for 72% of their time at work (")
 

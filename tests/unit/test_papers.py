@@ -64,7 +64,7 @@ def test_the_rule(printed, ours, options, outcome):
     assert compare("it", printed, ours, **options).outcome == outcome
 
 
-def test_a_reason_stands_beside_a_verdict_only_if_it_made_it():
+def test_a_reason_stands_beside_an_outcome_only_if_it_made_it():
     assert compare("it", "5.4", 7.7, error=YES).why == "shown"
     assert compare("it", "5.4", 5.4, error=YES, lost=YES).why == ""
     assert claim("it", "falls", "rises", False, error=NO, lost=YES) == Item("it", "falls", "rises", LOST, "shown")
@@ -146,7 +146,7 @@ def test_the_table_of_the_maze(monkeypatch):
     assert [one.outcome for one in paths] == [SAME, LOST, MISPRINT, LOST]
 
 
-def test_misprinted_equations_and_the_example_of_the_course():
+def test_misprinted_equations_and_the_example_of_the_lecture():
     assert {one.outcome for one in diffusion.equations()} == {MISPRINT}
     assert {one.outcome for one in diffusion.theorems_1_to_3()} == {SAME}
     some = allocation.nodes([allocation.instance(seed) for seed in range(100)])
@@ -221,13 +221,13 @@ def test_a_cell_is_explained_only_by_a_prediction_that_is_the_printed_number(kno
     said = known.of("T9", "1")
     row = {"Pr_percent": f"{said.prediction.relative.middle:.1f}", "Pct_percent": "0.005"}
 
-    def judged(cell, row, said):
+    def outcomes_of(cell, row, said):
         return [one.outcome for one in cell.items(9, row, said)]
 
-    assert judged(cell, row, said)[0] == EXPLAINED
-    assert judged(cell, {**row, "Pr_percent": "25.0"}, said)[0] == LOST
-    assert judged(cell._replace(sound=False), row, said) == [DIFFERS, DIFFERS]
-    assert judged(cell, row, said._replace(sound=False)) == [DIFFERS, DIFFERS]
+    assert outcomes_of(cell, row, said)[0] == EXPLAINED
+    assert outcomes_of(cell, {**row, "Pr_percent": "25.0"}, said)[0] == LOST
+    assert outcomes_of(cell._replace(sound=False), row, said) == [DIFFERS, DIFFERS]
+    assert outcomes_of(cell, row, said._replace(sound=False)) == [DIFFERS, DIFFERS]
 
 
 def test_power_iteration_without_matrices_is_power_iteration():

@@ -104,8 +104,6 @@ def test_slow_links_are_made_up_for():
         partition_metrics(graph, partition(graph, 3, machine=some, unit_s=1e-6, aim=aim), 3, machine=some, unit_s=1e-6)
         for aim in ("cut", "time")
     )
-    assert by_cut.cost is not None
-    assert by_time.cost is not None
     assert by_time.cost.objective_s < 0.9 * by_cut.cost.objective_s
     assert by_time.weights[2] < by_cut.weights[2]  # behind the slow link
 

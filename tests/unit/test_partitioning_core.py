@@ -166,7 +166,7 @@ def test_coarsening_gets_down(graph):
 
 @settings(max_examples=80, deadline=None)
 @given(graphs(100), st.integers(2, 6), st.integers(0, 1000), st.sampled_from(["search", "flow"]))
-def test_refinement_never_worsens_the_cut_and_tells_its_gain(graph, k, seed, method):
+def test_refinement_never_worsens_the_cut_and_returns_its_gain(graph, k, seed, method):
     rng = np.random.default_rng(seed)
     fine, part = csr(graph), rng.integers(0, k, graph.n)
     bounds = np.maximum(loads(graph, part, k) * 1.1, 1.0)

@@ -93,10 +93,13 @@ ROOMS: tuple[tuple[str, ...], ...] = (
 )
 
 
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def modules() -> dict[str, Path]:
     """All modules of the project, by name."""
-    files = sources("lb_mpi", "apps", "benchmarks", "tools")
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    return {name_of(path): path for path in sources("lb_mpi", "apps", "benchmarks", "tools")}
 
 
 def imported(path: Path, known: dict[str, Path]) -> set[str]:
@@ -121,8 +124,10 @@ def test_no_import_cycle():
 
 
 def room(name: str) -> str:
-    """Of a module of lb_mpi or apps; "ground": the files that lie in no folder."""
+    """Of a module of lb_mpi or apps; "ground": the files that lie in no folder; "" for others, and for the two packages."""
     top, *inner = name.split(".")
+    if top not in ("lb_mpi", "apps") or name in ("lb_mpi", "lb_mpi.mpi"):
+        return ""
     if top == "apps" or name == "lb_mpi.__main__":
         return "apps"
     if name == "lb_mpi.joblib":  # a public name of what is in the room
@@ -133,34 +138,27 @@ def room(name: str) -> str:
 
 
 def floor(name: str) -> int:
-    """How far down a room lies."""
-    return next(number for number, side_by_side in enumerate(ROOMS) if name in side_by_side)
+    """How far down the room of a module lies."""
+    return next(number for number, side_by_side in enumerate(ROOMS) if room(name) in side_by_side)
 
 
 def test_each_room_imports_from_rooms_below_it_only():
     known = modules()
     upwards = set()
     for name, path in known.items():
-        if name.partition(".")[0] in ("lb_mpi", "apps") and name not in ("lb_mpi", "lb_mpi.mpi"):
-            here = room(name)
-            for one in imported(path, known):
-                if one.partition(".")[0] in ("lb_mpi", "apps") and room(one) != here and floor(room(one)) <= floor(here):
-                    upwards.add((name, one))
+        for one in imported(path, known) if room(name) else ():
+            if room(one) not in ("", room(name)) and floor(one) <= floor(name):
+                upwards.add((name, one))
     assert upwards == set()
 
 
 def test_adapters_use_public_names_only():
     known = modules()
-    used = {one for name, path in known.items() if room_of(name) == "adapters" for one in imported(path, known)}
-    assert {one for one in used if room_of(one) != "adapters"} <= {"lb_mpi.checks"}
+    used = {one for name, path in known.items() if room(name) == "adapters" for one in imported(path, known)}
+    assert {one for one in used if room(one) != "adapters"} <= {"lb_mpi.checks"}
     for path in (LIBRARY / "adapters").glob("*.py"):
         private = re.findall(r"lb_mpi\.(?:Pool|Executor)\._\w+|\bself\._(?:maps|ranks|work)\b", path.read_text())
         assert not private, path
-
-
-def room_of(name: str) -> str:
-    """Of a module of lb_mpi; "" of any other."""
-    return room(name) if name.startswith("lb_mpi.") else ""
 
 
 def test_only_reports_advice_and_commands_read_records():
@@ -181,12 +179,8 @@ def test_files_that_run_before_the_installation_need_the_standard_library_only()
 
 
 def test_the_library_works_without_mpi():
-    modules = [path for path in sources("lb_mpi") if not any(path.is_relative_to(LIBRARY / room) for room in ON_MPI)]
-    names = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for path in modules
-        if path.stem != "__main__"
-    ]
+    paths = [path for path in sources("lb_mpi") if not any(path.is_relative_to(LIBRARY / room) for room in ON_MPI)]
+    names = [name_of(path) for path in paths if path.stem != "__main__"]
     script = f"""
 import importlib, sys
 class Blocker:
@@ -278,7 +272,6 @@ def test_one_version_everywhere():
     version = setup()["metadata"]["version"]
     assert version == lb_mpi.__version__
     cited = re.search(r"^version: *(.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
-    assert cited is not None
     assert cited[1].strip("\"'") == version
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
 

@@ -142,7 +142,7 @@ def test_the_first_clock_and_the_last_are_kept():
     assert [clock.at for clock in read(file_of(record, 4.0)).clocks] == [1.0, 3.0]
 
 
-def test_the_call_under_way_is_told_until_it_is_over():
+def test_the_call_under_way_is_stored_until_it_is_over():
     record = Record(0.0)
     record.doing(7.0, 20.0)
     known = read(file_of(record, 1.0))

@@ -13,10 +13,13 @@ from scipy import sparse
 import lb_mpi
 from apps.lockstep import lockstep
 from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze, trace_path, way_back
+from apps.maze_tiles import HEAD, WAYS, TiledMazeSearch
 from apps.speeds import change_of
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.checks import function, show
 from lb_mpi.cli.run.hosts import Host
+from lb_mpi.cli.simulate.rows import Cluster, row_costs
+from lb_mpi.cli.simulate.search import search
 from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme
 from lb_mpi.distributing.allocation import MAX_TASKS
 from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh, parse, ring_order
@@ -26,6 +29,8 @@ from lb_mpi.partitioning.quality import connected, cut, part_weights, volume
 from lb_mpi.partitioning.spectral import spectral_bisection
 from lb_mpi.searching.guard import Quantum
 from lb_mpi.searching.uts import Tree, UnbalancedTreeSearch
+from lb_mpi.virtual import Network
+from tests.pile import Pile
 
 nan, inf = math.nan, math.inf
 SPEED = "speed = {}: expected a finite number above 0 and at most 1"
@@ -45,6 +50,18 @@ def maze(dim: int = 3, *blocked: tuple[int, int]) -> np.ndarray:
 def read_only(cells: np.ndarray) -> np.ndarray:
     cells.flags.writeable = False
     return cells
+
+
+def state_of(dim: int, seed: int) -> bytes:
+    return MazeSearch(random_maze(dim, 0.7, seed), 0).save()
+
+
+def tiled() -> TiledMazeSearch:
+    return TiledMazeSearch(random_maze(8, 1.0, 0), 0, 2, tile=4)
+
+
+def network(**fields: object) -> Network:
+    return Network()._replace(**fields).checked()
 
 
 def absorb(payload: bytes, *, started: bool = False) -> None:
@@ -197,6 +214,45 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         ("graph", (nx.DiGraph([(0, 1)]),), "directed"), ("graph", (nx.Graph([("a", "a")]),), "'a' has a self-loop"),
     ]),
     (weighted, {}, [("weight", (-1, nan, inf, "heavy", None), "weight of edge 'a'-'b' = {}")]),
+    (Machine, {
+        "hosts": ("a", "a", "b"), "speeds": [2.0, 1.0, 0.5], "latency_s": np.zeros((3, 3)), "s_per_byte": np.zeros((3, 3)),
+    }, [
+        ("hosts", (["a", "a"], []), "speeds"),
+        ("hosts", (["a", "", "b"], ["a", 1, "b"], "aab"), "hosts"),
+        ("speeds", ([1, 0, 1],), "speeds[1] = 0.0"),
+        ("speeds", ("fast",), "speeds"),
+        ("latency_s", ([0, 0, 0], [[0, 1], [1, 0]]), "latency_s of shape"),
+        ("latency_s", ([[0, 1], [1]],), "latency_s"),
+        ("latency_s", ([[0, 1, 1], [1, 0, -1], [1, 1, 0]],), "latency_s[1][2] = -1.0"),
+        ("s_per_byte", ([[0, 1, 1], [1, 0, nan], [1, 1, 0]],), "s_per_byte[1][2] = nan"),
+        ("s_per_byte", ([[0, 1, 1], [1, 3, 1], [1, 1, 0]],), "s_per_byte[1][1] = 3.0: expected 0"),
+        ("wait_probability", ([0, 1.5, 0],), "wait_probability[1] = 1.5: expected 0 to 1"),
+        ("wait_s", ([0, 1],), "wait_s of shape"),
+        ("wait_s", ([0, 1, -1],), "wait_s[2] = -1.0"),
+    ]),
+    (network, {}, [
+        (name, (value,), f"{name} = ") for name, value in (
+            ("latency_s", (0.0, 1.0)), ("between_s", (2.0, 1.0)), ("bytes_per_s", 0.0), ("n_cores", -1), ("turn_s", -1e-3),
+        )
+    ]),
+    (search, {"problems": [Pile(3), Pile(3)]}, [
+        ("network", (Network((1e-3, nan)),), "latency_s"),
+        ("unit_s", (-1.0,), "unit_s = -1.0: expected"),
+        ("quantum_s", (inf,), "quantum_s = inf: expected"),
+        ("speeds", ([1.0, 0.0],), "speed"),
+    ]),
+    (Cluster, {"graph": parse("ring:4"), "speeds": np.ones(4)}, [
+        ("noise", (-1.0, "a"), "noise = {}: expected"),
+        ("tolerance", (0.0,), "tolerance = {}: expected"),
+        ("when", ("never",), "when = {}: expected"),
+        ("seed", (-1,), "seed = {}: expected"),
+        ("speeds", (np.ones(3),), "speeds"),
+    ]),
+    (row_costs, {"n_ranks": 3, "n_rows": 3}, [("kind", ("odd",), "costs = {}: expected one of constant, lognormal, ")]),
+    (lb_mpi.Bound, {}, [("sense", ("", "smallest", None, min), "sense = {}: expected one of min, max")]),
+    (lb_mpi.TreeSearch, {"root": 0, "children": list}, [
+        (name, (5,), f"TypeError: {name} = 5: expected a function") for name in ("children", "value", "merge", "until")
+    ]),
     (Host, {"name": "a"}, [
         ("name", ("a b", "-a", "a:b", "", "a\n"), "expected"),
         ("slots", (0, True, 1.5), "slots = {}: expected"),
@@ -254,6 +310,21 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     (MazeSearch, {"cells": maze()}, [("rank", (-1, 0.5), "rank = {}")]),
     (MazeSearch, {"cells": maze(), "rank": 0}, [("split_rule", ("all",), "split_rule = 'all'")]),
     (MazeSearch(maze(), 0).work, {}, [("units", (0,), "units = 0")]),
+    (MazeSearch(random_maze(12, 0.7, 0), 0).resume, {"mine": range(1)}, [
+        ("states", ([state_of(13, 0)],), "dim 12: expected 13"),
+        ("states", ([state_of(12, 1)],), "other cells blocked"),
+        ("states", ([state_of(12, 0)[:-1]],), "expected"),
+    ]),
+    (TiledMazeSearch, {"cells": random_maze(8, 1.0, 0), "rank": 0, "size": 1, "tile": 4}, [
+        ("tile", (3,), "tile = 3: expected"), ("size", (0,), "size"),
+    ]),
+    (tiled().work, {}, [("units", (0,), "units")]),
+    (tiled().resume, {"mine": [0]}, [("states", ([state_of(9, 0)],), "maze of dim 8: expected 9")]),
+    (tiled().incoming, {}, [
+        ("payload", (b"",), "payload of 0 bytes on rank 0: expected"),
+        ("payload", (b"x" * 25,), "25 bytes"),
+        ("payload", (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8,), "a way into cell"),
+    ]),
     (way_back, {"cells": maze()}, [("cell", (18,), "was not entered"), ("cell", (25,), "cell = 25")]),
     (trace_path, {"problems": [MazeSearch(maze(), 0)]}, [("exit_cell", (18,), "no rank has found it")]),
     (absorb, {"started": True}, [("payload", (part(6, 0, 7),), "no work in hand")]),

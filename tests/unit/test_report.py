@@ -64,12 +64,10 @@ def report(command, tmp_path):
 
 def test_numbers():
     run = assemble(ranks(4))
-    told = headline(run)
-    assert (told.seconds, told.inside_s) == pytest.approx((6.0, 6.0))
-    assert told.bound_s == pytest.approx(3.0)
-    assert told.ratio == pytest.approx(2.0)
-    assert (told.parallel, told.balance, told.communication) == pytest.approx((0.5, 1.0, 0.5))
-    assert told.words.startswith("Biggest loss: waiting, 50.0% of all ranks' time")
+    head = headline(run)
+    assert (head.seconds, head.inside_s, head.bound_s, head.ratio) == pytest.approx((6.0, 6.0, 3.0, 2.0))
+    assert (head.parallel, head.balance, head.communication) == pytest.approx((0.5, 1.0, 0.5))
+    assert head.words.startswith("Biggest loss: waiting, 50.0% of all ranks' time")
     assert matrix(run, Way.LOAN).toarray() == pytest.approx(15 * np.roll(np.eye(4), 1, axis=1))
     assert run.notes == []
     assert run.clock == "one host, so one clock"
@@ -141,8 +139,7 @@ def test_the_page_begins_with_what_was_gained_and_what_to_do_next():
     assert headline(run).next_step == "nothing is known that would help."
     assert headline(run, 0.8).next_step.startswith("do without balancing: that is predicted to take 0.80 times as long")
     assert "predicts nothing: the model is off." in headline(run, doubt="the model is off").next_step
-    told = headline(run, 2.34, advice="scheme fos: 1.2 times as fast.")
-    text = page(run, told)
+    text = page(run, headline(run, 2.34, advice="scheme fos: 1.2 times as fast."))
     parts = ("<b>2.3</b><span>times as fast", "Biggest loss: ", "Next: scheme fos: 1.2 times as fast.")
     gained, cause, todo = (text.index(words) for words in parts)
     assert gained < cause < todo < text.index('<div class="cards">')
@@ -389,7 +386,7 @@ def test_records_of_an_earlier_run_with_as_many_ranks_are_left_out():
 ])  # fmt: skip
 def test_simulators_write_the_same_records(tmp_path, command, arguments, driver, way):
     folder = written(tmp_path / "record", ranks(8))  # an earlier run, with more ranks
-    told = command("simulate", arguments, "--json --record", folder).json
+    answer = command("simulate", arguments, "--json --record", folder).json
     run = assemble((path.name, path.read_bytes()) for path in sorted(folder.iterdir()))
     assert len(run.ranks) == 4
     assert run.clock == "virtual: one clock for all ranks"
@@ -399,15 +396,15 @@ def test_simulators_write_the_same_records(tmp_path, command, arguments, driver,
     moved = matrix(run, way)
     assert moved.nnz
     assert not moved.diagonal().any()
-    total = told.get("total", told)
-    assert headed.inside_s == pytest.approx(told.get("virtual_seconds", total["seconds"]), rel=0.02)
+    total = answer.get("total", answer)
+    assert headed.inside_s == pytest.approx(answer.get("virtual_seconds", total["seconds"]), rel=0.02)
     if driver is Driver.SEARCH:
-        assert all_steps["units"].sum() == pytest.approx(told["nodes"], rel=1e-5)
-        assert moved.sum() == told["balances"]
-        assert headed.ratio == pytest.approx(1.0 / told["efficiency"], rel=0.02)
+        assert all_steps["units"].sum() == pytest.approx(answer["nodes"], rel=1e-5)
+        assert moved.sum() == answer["balances"]
+        assert headed.ratio == pytest.approx(1.0 / answer["efficiency"], rel=0.02)
     elif driver is Driver.ROWS:
         assert moved.sum() == total["rows_moved"]
-        assert headed.ratio == pytest.approx(told["ratio"], rel=0.02)
+        assert headed.ratio == pytest.approx(answer["ratio"], rel=0.02)
         assert all(len(one.costs) == 50 for one in run.ranks)
     else:
         assert all_steps["units"].sum() == 2 * 160

@@ -12,8 +12,6 @@ from tools.documents import ROOT
 
 def module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(found)
     return found

@@ -188,7 +188,7 @@ def test_blocks_of_unequal_rows_take_equally_long(sizes, n_parts, turn, least):
         left -= taken
 
 
-def test_costs_of_single_rows_are_told_apart_in_time():
+def test_costs_of_single_rows_are_distinguished_in_time():
     rng = np.random.default_rng(3)
     true = rng.choice([1.0, 5.0], 64)
     costs, tick_work = RowCosts(0, 64), np.ones(1)
@@ -202,7 +202,7 @@ def test_costs_of_single_rows_are_told_apart_in_time():
 
 
 @pytest.mark.parametrize("size", [6, 300])
-def test_worths_fit_all_ratios_that_were_seen(size):
+def test_the_work_of_ticks_fits_all_ratios_that_were_seen(size):
     rng = np.random.default_rng(1)
     true = rng.uniform(0.2, 5.0, size)
     pairs = [(0, 1), (2, 1), (2, 3), (4, 3), (4, 5)]
@@ -212,7 +212,7 @@ def test_worths_fit_all_ratios_that_were_seen(size):
     assert np.log(fitted).mean() == pytest.approx(0.0, abs=1e-9)
 
 
-def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_ranks():
+def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_shown_of_other_ranks():
     costs, tick_work = RowCosts(0, 10), np.ones(2)
     costs.observe([(slice(0, 5), 1, 1.25), (slice(5, 10), 0, 5.0)], tick_work)  # a tick of rank 1 is four times the work
     mixed = np.array([0, 1, 2, 3, 4, 7, 8, 9])
@@ -221,7 +221,7 @@ def test_rows_of_one_block_are_weighed_by_what_the_same_call_has_told_of_other_r
     assert costs.work(tick_work) == pytest.approx(np.ones(10))
 
 
-def test_rows_that_another_rank_has_measured_tell_the_ratio_of_ticks():
+def test_rows_that_another_rank_has_measured_show_the_ratio_of_ticks():
     costs, tick_work = RowCosts(0, 10), np.array([1.0, 1.0])
     assert costs.observe([(slice(0, 10), 0, 10.0)], tick_work)[0] == []
     lent = np.array([2, 5, 7])

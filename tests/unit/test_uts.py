@@ -185,10 +185,10 @@ def test_a_payload_is_states_and_depths():
 
 def test_a_lone_node_is_kept():
     search = UnbalancedTreeSearch(Tree())
-    assert search.split() is None
+    assert (search.split(), search.shares([1, 1])) == (None, [])
     search.start()
+    assert (search.split(), search.shares([1, 1])) == (None, [])
     assert search.load() == 1.0
-    assert search.split() is None
 
 
 def test_the_stack_grows_and_is_used_again():
@@ -240,23 +240,10 @@ def test_shares_are_by_weight_and_lose_nothing(weights):
     spare = before - len(sizes)  # everybody gets one
     for size, weight in zip(sizes, weights[: len(sizes)], strict=True):
         assert abs(size - 1 - spare * weight / sum(weights[: len(sizes)])) <= 1.0
-    total = search
-    while total.load():
-        total.work(10_000)
-    counts = [total.result()]
-    for part in parts:
-        other = UnbalancedTreeSearch(TREES["T1"])
+    searches = [search, *(UnbalancedTreeSearch(TREES["T1"]) for _ in parts)]
+    for other, part in zip(searches[1:], parts, strict=True):
         other.absorb(part)
-        while other.load():
-            other.work(100_000)
-        counts.append(other.result())
-    assert sum(count.nodes for count in counts) == PUBLISHED["T1"].nodes
-    assert sum(count.leaves for count in counts) == PUBLISHED["T1"].leaves
-
-
-def test_one_node_is_not_shared():
-    search = UnbalancedTreeSearch(TREES["T1"])
-    assert search.shares([1, 1]) == []
-    search.start()
-    assert search.shares([1, 1]) == []
-    assert search.load() == 1.0
+    for each in searches:
+        while each.load():
+            each.work(100_000)
+    assert reduce(search.merge, [each.result() for each in searches]) == PUBLISHED["T1"]
