@@ -59,7 +59,7 @@ def best_of(value: float, source: int) -> Message:
     return Message(Kind.BOUND, source, load=value)
 
 
-def test_the_table():
+def test_a_better_value_is_sent_to_those_that_do_not_know_it():
     sharing = Sharing(1, 20, Bound("min"))  # neighbours: 0 and 9 to 16
     assert sharing.send() == []
     sharing.bound.update(5.0)
@@ -141,7 +141,7 @@ def test_a_search_without_a_bound_is_the_same_as_ever():
 
 def find_fault() -> None:
     """What is wrong with it."""
-    test_the_table()
+    test_a_better_value_is_sent_to_those_that_do_not_know_it()
     for seed in range(8):  # in some the smallest value ends the search, before all know it
         run((2, 3, 9, 12)[seed // 2], seed, wanted=71 if seed % 4 == 2 else 0)
     for sense, size, limit in (("min", 2, 5), ("max", 2, 5), ("max", 3, 3)):

@@ -187,6 +187,7 @@ def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
         if not simulation.searchers[0].over:
             check_simulation(simulation)
     assert {each.reason for each in simulation.searchers} == {reason}
+    assert disk.newest is not None, "nothing is saved"
     assert finish(disk.newest, 3, 300) == list(range(1, 301))
 
 

@@ -52,6 +52,7 @@ def second_door(before: np.ndarray, now: np.ndarray, n: int) -> list[float]:
     first = ranks(size, before)
     simulate(first, lambda _call: rows, 6)
     known = [decider.learned() for decider in first.deciders]
+    assert known[0] is not None
     assert known[0].complete
     return ratios(ranks(size, now, known=known[0]), rows, 6)
 

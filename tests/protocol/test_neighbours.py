@@ -107,7 +107,6 @@ def drive(all_ranks: Ranks, choose: Ready) -> list[tuple[Plan, int]]:
 
 def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
     """AssertionError unless both ends of each edge know who lends, no rank lends more than it has, and all get level."""
-    graph, size = all_ranks.graph, all_ranks.graph.n
     assert len({steps for _, steps in plans}) == 1
     amounts = {}
     for rank, (plan, _) in enumerate(plans):
@@ -131,23 +130,20 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
             place = knowledge.known.index(other)
             assert knowledge.tick_work[place] == theirs.tick_work[theirs.place]
             assert knowledge.speeds[place] == theirs.speeds[theirs.place]
-    before, after = np.zeros(size), np.zeros(size)
-    for rank, knowledge in enumerate(all_ranks.known_by):
-        before[rank] = all_ranks.work[rank] * knowledge.tick_work[knowledge.place] + knowledge.late[knowledge.place]
+    places = [(one, one.place) for one in all_ranks.known_by]
+    before = np.array([all_ranks.work[one.rank] * one.tick_work[at] + one.late[at] for one, at in places])
     after = before.copy()
     for (source, destination), amount in amounts.items():
         after[source] -= amount
         after[destination] += amount
-    speeds = np.array([knowledge.speeds[knowledge.place] for knowledge in all_ranks.known_by])
+    speeds = np.array([one.speeds[at] for one, at in places])
     for rank, (plan, _) in enumerate(plans):
         mine = plan.of(rank)
         to = mine.destinations
         n_owners = np.array([len(plans[other][0].to(other)) for other in to.tolist()])
-        assert mine.margins == pytest.approx(
-            speeds[rank] * (after[rank] / speeds[rank] - after[to] / speeds[to]), abs=1e-9
-        )
+        assert mine.margins == pytest.approx(after[rank] - speeds[rank] * after[to] / speeds[to], abs=1e-9)
         assert mine.shares == pytest.approx(n_owners * speeds[rank] / speeds[to])
-    if graph.components()[0] == 1:
+    if all_ranks.graph.components()[0] == 1:
         worst = (after / speeds).max() / (before.sum() / speeds.sum())
         assert worst <= 1.051, worst
 

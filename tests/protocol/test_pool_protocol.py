@@ -102,7 +102,7 @@ def test_simulated_maps_keep_the_law_at_each_step(first):
 
 
 @pytest.mark.parametrize(("size", "seed"), [(16, 1), (33, 1), (64, 0)])
-def test_many_ranks(size, seed):
+def test_many_ranks_keep_the_law_and_steal(size, seed):
     assert play(seed, sizes=(size,)) > 0
 
 

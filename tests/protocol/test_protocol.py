@@ -107,7 +107,7 @@ def test_simulated_searches_keep_the_law_at_each_step(size):
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 9), st.integers(0, 2**32), st.integers(1, 200), st.floats(0.0, 20.0), st.booleans(), st.data())
-def test_any_options_any_size(size, seed, limit, threshold, balance, data):
+def test_searches_of_any_options_and_size_keep_the_law(size, seed, limit, threshold, balance, data):
     wanted = data.draw(st.integers(0, limit))
     run(size, seed, limit=limit, threshold=threshold, balance=balance, wanted=wanted)
 

@@ -119,11 +119,11 @@ def check_random(seed: int) -> None:
         check_from_blocks(wanted, np.array(bounds))
 
 
-def test_every_small_case():
+def test_every_small_case_is_reordered_exactly():
     assert check_small() > 1000
 
 
-def test_larger_cases():
+def test_larger_cases_are_reordered_exactly():
     for_each_seed(range(100), check_random)
 
 

@@ -78,7 +78,7 @@ ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: 
     (Outcome(1, at_end=True), 0, 3, (False, 1, ITSELF)),
     (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
 ])  # fmt: skip
-def test_the_cause_decides(outcome, n_restarts, allowed, said):
+def test_the_cause_decides_what_follows(outcome, n_restarts, allowed, said):
     assert decide(outcome, n_restarts, allowed) == said
 
 

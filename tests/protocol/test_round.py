@@ -159,7 +159,7 @@ def test_simulated_rounds_keep_the_law_at_each_step(first):
     for_each_seed(range(first, first + 100), play)
 
 
-def test_many_ranks_and_help():
+def test_many_ranks_help_each_other():
     helped = 0
     for seed in range(6):
         world = play(seed, sizes=(16, 33, 64))
@@ -292,20 +292,24 @@ def test_blocks_that_follow_each_other_are_joined_to_one():
     assert numbers(join([np.array([4, 9]), slice(0, 2)])).tolist() == [0, 1, 4, 9]
 
 
+def lengths_of_blocks(round: Round, n: int, call_s: float, row_s: float) -> list[int]:
+    """Let a rank compute its n rows; a block takes `call_s`, and `row_s` for each row."""
+    blocks = []
+    while round.home:
+        round.turn(0.0, [])
+        blocks.append(numbers(round.job.rows).tolist())
+        round.done(round.job, Computed(call_s + row_s * len(blocks[-1]), row_s * len(blocks[-1])))
+    assert [row for block in blocks for row in block] == list(range(n))
+    return list(map(len, blocks))
+
+
 @pytest.mark.parametrize("handling_s", [0.0, 1e-3])
 def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s):
     """In a first call a slow host spent half of its time between blocks of some rows."""
     row_s, n = 0.1e-3, 1000
     home = [slice(first, first + 2) for first in range(0, n, 2)]
     round = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1), handling_s=handling_s)
-    computed, lengths = list[int](), list[int]()
-    while round.home:
-        round.turn(0.0, [])
-        job = round.job
-        computed += numbers(job.rows).tolist()
-        lengths.append(len(numbers(job.rows)))
-        round.done(job, Computed(row_s * lengths[-1], row_s * lengths[-1]))
-    assert computed == list(range(n))
+    lengths = lengths_of_blocks(round, n, 0.0, row_s)
     shortest = int(shortest_s(handling_s) / row_s)
     assert lengths[0] == 2  # nothing is known yet
     assert all(shortest - 2 <= length <= shortest for length in lengths[1:-1])
@@ -317,12 +321,8 @@ def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s):
 ])  # fmt: skip
 def test_first_blocks_double_while_that_makes_rows_cheaper(call_s, row_s, expected):
     home = [slice(k, k + 1) for k in range(40)]
-    round, lengths = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1)), list[int]()
-    while round.home:
-        round.turn(0.0, [])
-        lengths.append(len(numbers(round.job.rows)))
-        round.done(round.job, Computed(call_s + row_s * lengths[-1], 0.0))
-    assert lengths == expected
+    round = Round(0, home, lent={}, lenders=(), neighbours=(), speeds=np.ones(1))
+    assert lengths_of_blocks(round, 40, call_s, row_s) == expected
 
 
 def test_the_end_of_late_ranks():

@@ -212,7 +212,7 @@ def find_fault() -> None:
 test_known_wrong_variants_are_caught = rejects(find_fault, [(real, *one) for one in MUTANTS], Exception, right=False)
 
 
-def test_on_a_real_disk(tmp_path):
+def test_a_real_disk_keeps_two_saves_and_a_lock(tmp_path):
     folder = Folder(tmp_path / "new" / "saves", "rows")
     assert folder.saves() == ([], [], [])
     folder.lock()

@@ -96,7 +96,7 @@ def test_a_single_node_is_not_split():
     assert tree.load() == 1.0
 
 
-def test_is_a_problem():
+def test_a_tree_search_is_a_problem():
     assert lb_mpi.TreeSearch is TreeSearch
     check_problem(TreeSearch(0, lambda node: []))
     assert isinstance(TreeSearch(0, lambda node: []), lb_mpi.Problem)

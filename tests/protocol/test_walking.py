@@ -162,7 +162,7 @@ def test_a_late_standing_draft_feeds_a_busy_rank():
     assert explore_walks(first_walks(2, 4, late=True), most_drafts=2) > 800
 
 
-def test_halves_will_do():
+def test_a_problem_without_shares_keeps_the_law():
     explore_walks(first_walks(2, 6, pile=Pile), most_drafts=2)
 
 

@@ -34,7 +34,7 @@ def test_one_node_past_its_peak():
     assert paper.lower_bound == 6.0
 
 
-def test_without_talk_by_speed():
+def test_nodes_that_do_not_talk_get_tasks_by_speed():
     assert allocate(7, [1, 2, 4]).counts.tolist() == [4, 2, 1]
     assert allocate(1000, [1.0, 2.0, 4.0]).counts.tolist() == [572, 286, 142]
     for method in ("exact", "paper"):
@@ -93,7 +93,7 @@ def test_integers_stay_integers(n):
     assert together.counts.tolist() == [n - 1, 1]  # talk rules: as many on one node as it can hold
 
 
-def test_a_hundred_thousand_nodes():
+def test_no_node_of_a_hundred_thousand_could_help_the_last_one():
     rng = np.random.default_rng(0)
     m, n = 10**5, 10**8
     instance = {"time": rng.uniform(1, 4, m), "edge_probability": 1e-5, "exchange": rng.uniform(0, 1e-3, m)}

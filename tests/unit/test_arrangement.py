@@ -120,7 +120,7 @@ def test_bounds_of_swaps_are_never_above_the_cost(case, objective):
 
 @settings(deadline=None)
 @given(cases(), st.sampled_from(OBJECTIVES))
-def test_the_best_place(case, objective):
+def test_the_place_of_least_cost_is_found(case, objective):
     graph, speeds = case
     aim = AIMS[objective](graph)
     places = np.arange(graph.n)

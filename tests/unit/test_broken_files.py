@@ -50,7 +50,7 @@ def broken(text: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_mistakes_at_random(name, tmp_path):
+def test_a_file_with_mistakes_is_read_or_its_line_is_named(name, tmp_path):
     originals, read, kind, where = FILES[name]
     path = tmp_path / name
     refused = 0

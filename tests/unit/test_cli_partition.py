@@ -8,7 +8,7 @@ from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import partition_metrics
 
 
-def test_the_documented_line(command, tmp_path):
+def test_the_command_prints_and_writes_what_the_function_returns(command, tmp_path):
     output = tmp_path / "mesh.part"
     line = "partition mesh:12x12 -k 4 --targets 4,2,1,1 --imbalance 0.05 --effort fast --seed 3 --json -o"
     given = command(line, output).json
@@ -27,7 +27,7 @@ def test_the_parts_of_the_lecture_by_the_mean(command):
     assert (given["parts"], given["cut"], given["method"]) == ([[2, 4, 6], [1, 3, 5]], 1.0, "spectral")
 
 
-def test_a_graph_in_pieces(command, tmp_path):
+def test_parts_in_several_pieces_are_named(command, tmp_path):
     path = tmp_path / "pieces.graph"
     path.write_text("3 0\n\n\n\n")
     given = command("partition", path, "-k 2 --json").json

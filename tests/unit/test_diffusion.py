@@ -107,7 +107,7 @@ def test_cg_and_chebyshev_beat_fos(name):
     assert cg <= fos / 13
 
 
-def test_a_thousand_ranks():
+def test_a_thousand_ranks_are_level_in_some_dozens_of_steps():
     steps = {
         scheme: medians("mesh:32x32", scheme, "uniform" if scheme == "cg" else "paper", 1) for scheme in STEPPING[1:5]
     }
@@ -136,7 +136,7 @@ def test_one_rank_is_the_whole_graph(name, scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_disconnected(scheme):
+def test_components_are_levelled_apart_with_a_warning(scheme):
     graph = Graph.from_edges(6, [0, 1, 3], [1, 2, 4])  # 0-1-2, 3-4, 5
     speeds, loads = np.array([1.0, 2, 3, 4, 5, 6]), np.array([12.0, 0, 0, 9, 0, 7])
     with pytest.warns(UserWarning, match="3 components .3 with rank 0, 2 with rank 3, 1 with rank 5"):
@@ -166,7 +166,7 @@ def test_small_graphs_equal_speeds_no_work(scheme, name):
     assert result.steps <= 1000
 
 
-def test_max_steps_is_said():
+def test_a_run_that_ends_at_max_steps_has_not_converged():
     graph, speeds, loads = paper_case("mesh:5x5", 0)
     result = balance(graph, loads, speeds, tolerance=1e-6, max_steps=10)
     assert isinstance(result, Balance)

@@ -108,7 +108,7 @@ def test_one_slow_poll_does_not_stretch_the_quantum():
     assert quantum.units * 1e-6 < 2e-3
 
 
-def test_fixed_quantum():
+def test_a_fixed_quantum_stays():
     quantum = Quantum(7)
     quantum.observe(7, work_s=1.0, poll_s=1.0)
     assert quantum.units == 7

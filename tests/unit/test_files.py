@@ -13,7 +13,7 @@ from lb_mpi.files import create, lock, unlock, write_whole
 from lb_mpi.saving.folder import Folder
 
 
-def test_text_bytes_and_permissions(tmp_path):
+def test_text_and_bytes_are_written_and_permissions_kept(tmp_path):
     path = tmp_path / "a"
     old = os.umask(0o027)
     try:

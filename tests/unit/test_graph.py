@@ -56,11 +56,11 @@ def same(one: Graph, other: Graph) -> bool:
     ("2,4/1,3/2,4/1,3", nx.cycle_graph(4)),
     ("2/1,/", nx.Graph({0: [1], 1: [], 2: []})),
 ])  # fmt: skip
-def test_named_graphs(text, expected):
+def test_named_graphs_are_those_of_networkx(text, expected):
     assert same(parse(text), Graph.from_networkx(nx.convert_node_labels_to_integers(expected, ordering="sorted")))
 
 
-def test_most_square_mesh():
+def test_the_most_square_mesh_has_the_nearest_factors():
     assert [most_square_mesh(size) for size in (1, 2, 7, 12, 16, 36, 1024)] == [
         (1, 1), (1, 2), (1, 7), (3, 4), (4, 4), (6, 6), (32, 32),
     ]  # fmt: skip
@@ -117,7 +117,7 @@ def test_conversions_go_round(expected):
         assert same(Graph.from_scipy(matrix, graph.vertex_weights), graph)
 
 
-def test_immutable():
+def test_a_graph_is_immutable():
     mine = np.array([1.0])
     graph = Graph.from_edges(2, [0], [1], mine)
     mine[0] = 7
@@ -147,7 +147,7 @@ def test_immutable():
     (([1, 1, 2], [1, 0], [1, 1], [1, 1]), "indptr must rise"),
     (([[0, 1, 2]], [1, 0], [1, 1], [1, 1]), "indptr of shape"),
 ])  # fmt: skip
-def test_validator(arrays, message):
+def test_arrays_that_are_no_graph_are_refused(arrays, message):
     with pytest.raises(ValueError, match=message):
         Graph(*map(np.array, arrays))
 
@@ -217,7 +217,7 @@ def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path):
     ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
     ("2 1\n2\n1_0\n", ":3", "expected integers"),
 ])  # fmt: skip
-def test_malformed_metis(tmp_path, text, line, message):
+def test_a_malformed_metis_file_is_refused_with_its_line(tmp_path, text, line, message):
     path = tmp_path / "bad.graph"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=rf"bad\.graph{line}: .*{message}"):
@@ -270,7 +270,7 @@ REAL = "%%MatrixMarket matrix coordinate real general\n"
     (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
     ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
 ])  # fmt: skip
-def test_malformed_matrix_market(tmp_path, text, line, message):
+def test_a_malformed_matrix_market_file_is_refused_with_its_line(tmp_path, text, line, message):
     path = tmp_path / "bad.mtx"
     path.write_text(text)
     with pytest.raises(ValueError, match=rf"bad\.mtx{line}: .*{message}"):

@@ -22,7 +22,7 @@ def crossing(hosts: list[str]) -> int:
     ([f"h{rank // 16}" for rank in range(256)], 32),  # of a torus of 4 x 4
     ([f"h{rank % 7}" for rank in range(40)], 7),
 ])  # fmt: skip
-def test_few_edges_between_hosts(hosts, between):
+def test_few_edges_lead_between_hosts(hosts, between):
     graph = host_graph(hosts)
     assert graph.n == len(hosts)
     assert graph.components()[0] == 1

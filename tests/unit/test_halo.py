@@ -69,7 +69,7 @@ def check(graph: Graph, owners: Ints, parts: list[GraphPart]) -> None:
 
 @settings(deadline=None)
 @given(distributions())
-def test_the_law_of_parts(case):
+def test_parts_of_drawn_distributions_keep_the_law(case):
     graph, owners, size = case
     check(graph, owners, all_parts(graph, owners, size))
 
@@ -89,7 +89,7 @@ def test_sizes_are_known_beforehand(case):
     ("text", "size"),
     [("mesh:1x1", 1), ("mesh:1x1", 4), ("mesh:7x9", 1), ("mesh:30x40", 5), ("complete:9", 9), ("ring:3", 8)],
 )
-def test_named_graphs(text, size):
+def test_parts_of_named_graphs_keep_the_law(text, size):
     graph = parse(text)
     for owners in (block_parts(graph.n, size), random_parts(graph.n, size, 3), np.full(graph.n, size - 1)):
         check(graph, owners, all_parts(graph, owners, size))

@@ -78,12 +78,12 @@ def test_mistakes_name_the_line(line, says):
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "# nobody\n"])
-def test_a_list_of_nobody(text):
+def test_a_list_without_hosts_is_refused(text):
     with pytest.raises(ValueError, match="lab:1: no host in this list"):
         parse_hosts(text, "lab")
 
 
-def test_files(tmp_path):
+def test_files_are_read_or_refused_with_their_name(tmp_path):
     path = tmp_path / "hosts.txt"
     path.write_bytes(b"\xef\xbb\xbfh1:2\n")
     assert read_hosts(path) == [Host("h1", 2)]

@@ -32,7 +32,7 @@ def machine(**changes: Any) -> Machine:
     return Machine(**{**fields, **changes})
 
 
-def test_messages():
+def test_messages_between_hosts_cost_their_mean():
     made = machine()
     assert made.size == 3
     assert made.between("a", "a") == pytest.approx((1e-6, 1e-10))
@@ -96,7 +96,7 @@ def test_a_file_without_waits_is_of_a_machine_that_never_waits(tmp_path):
         for name in ("hosts", "speeds", "latency_s", "s_per_byte")
     ),
 ])  # fmt: skip
-def test_files_that_are_none(tmp_path, text, says):
+def test_files_that_are_no_machine_are_refused(tmp_path, text, says):
     path = tmp_path / "m.json"
     path.write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError) as caught:
@@ -146,7 +146,7 @@ def test_rates_that_are_nearly_alike_are_equal():
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.floats(0.01, 100)), min_size=1, max_size=12))
-def test_leveling(ranks):
+def test_rates_of_a_host_that_are_nearly_alike_become_equal(ranks):
     hosts, rates = [host for host, _ in ranks], np.array([rate for _, rate in ranks])
     even = even_out(hosts, rates)
     assert even.sum() == pytest.approx(rates.sum())

@@ -15,7 +15,7 @@ PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 50, 1500])
-def test_random_maze(dim):
+def test_a_drawn_maze_has_walls_and_depends_on_its_seed(dim):
     cells = random_maze(dim, 0.6, 7)
     check = np.concatenate([cells[0], cells[-1], cells[:, 0], cells[:, -1]])
     assert (check == WALL).all()

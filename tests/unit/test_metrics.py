@@ -17,7 +17,7 @@ def test_ranks_that_queued_for_cores_are_named():
     assert queueing(10.0, 7.24).startswith("; ranks queued for cores for 72% of their time at work (")
 
 
-def test_worked_example():
+def test_imbalance_and_bound_are_those_of_a_worked_example():
     loads, speeds = [8.0, 2.0], [4.0, 1.0]  # times 2, 2
     assert imbalance(loads, speeds) == 0.0
     assert lower_bound(loads, speeds) == 2.0

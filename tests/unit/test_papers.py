@@ -60,7 +60,7 @@ def outcomes(items: list[Item]) -> dict[str, str]:
     ("50", 45.0, {"drawn": [34.0, 49.0]}, DIFFERS),
     ("50", 45.0, {"drawn": [34.0, 49.6]}, SAME),
 ])  # fmt: skip
-def test_the_rule(printed, ours, options, outcome):
+def test_one_rule_makes_the_outcome(printed, ours, options, outcome):
     assert compare("it", printed, ours, **options).outcome == outcome
 
 
@@ -159,7 +159,7 @@ def test_every_section_says_what_is_left_out():
         assert name == "second" or left_out(name)[3].startswith("| where |")
 
 
-def test_the_page(tmp_path, monkeypatch, capsys):
+def test_the_page_has_what_the_json_has(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(allocation, "INSTANCES", 30)
     arguments = ["papers", "--only", "allocation", "--no-plots", "--json", "--output", str(tmp_path)]
     monkeypatch.setattr("sys.argv", arguments)

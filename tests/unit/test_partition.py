@@ -44,7 +44,7 @@ def graphs() -> dict[str, Graph]:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", graphs())
-def test_awkward_graphs(name, method):
+def test_awkward_graphs_get_valid_parts_and_empty_ones_are_counted(name, method):
     graph = graphs()[name]
     heavy = np.flatnonzero(graph.vertex_weights) if graph.vertex_weights.any() else np.arange(graph.n)
     for k in (1, 2, 3, 7, 40):

@@ -27,7 +27,7 @@ def partitions(draw: st.DrawFn) -> tuple[nx.Graph, Graph, list[int], int, np.ran
 
 
 @given(partitions())
-def test_cut_volume_and_weights(drawn):
+def test_cut_volume_and_weights_are_as_defined(drawn):
     expected, graph, parts, k, _ = drawn
     assert cut(graph, parts, k) == sum(w for i, j, w in expected.edges(data="weight") if parts[i] != parts[j])
     others = [{parts[j] for j in expected[i]} - {parts[i]} for i in expected]
@@ -37,7 +37,7 @@ def test_cut_volume_and_weights(drawn):
 
 
 @given(partitions())
-def test_connected(drawn):
+def test_connected_parts_are_as_defined(drawn):
     expected, graph, parts, k, _ = drawn
     for part, whole in enumerate(connected(graph, parts, k)):
         members = expected.subgraph(i for i in expected if parts[i] == part)
@@ -45,7 +45,7 @@ def test_connected(drawn):
 
 
 @given(partitions(), st.sampled_from([None, 0.25]))
-def test_mapping_cost(drawn, unit_s):
+def test_the_cost_on_a_machine_is_as_defined(drawn, unit_s):
     expected, graph, parts, k, rng = drawn
     speeds = rng.uniform(0.5, 2, k)
     alpha, beta = (rng.uniform(0, 1, (k, k)) * ~np.eye(k, dtype=bool) for _ in range(2))
@@ -72,7 +72,7 @@ def machine(speeds: list[float], latency_s: float = 0.0, s_per_byte: float = 0.0
     return Machine(("host",) * len(speeds), speeds, latency_s * off, s_per_byte * off)
 
 
-def test_worked_example():
+def test_the_figures_are_those_of_a_worked_example():
     """Two rows of a 2 x 4 mesh, on nodes of performance 1 and 3."""
     parts = [0, 0, 0, 0, 1, 1, 1, 1]
     figures = lb_mpi.partition_metrics("mesh:2x4", parts, 2, targets=[1, 3])

@@ -69,7 +69,7 @@ def test_results_come_back_as_written(results):
     (1, [2, (3,)]), {(1, 2): {"a": ()}}, np.zeros((0, 3)), np.arange(6).reshape(2, 3).T,
     np.asfortranarray(np.ones((2, 3))), np.zeros(2, dtype=">i4"), np.zeros(2, dtype=[("x", "f8"), ("y", "i2")]),
 ])  # fmt: skip
-def test_kinds_of_values(value):
+def test_values_of_all_kinds_come_back(value):
     assert alike(read(header(DIGEST, 1) + record([0], [value]), DIGEST, 1).done[0], value)
 
 
@@ -108,7 +108,7 @@ def test_classes_of_the_user_are_refused_with_what_to_return_instead():
     assert alike(read(header(DIGEST, 1) + record([0], [tuple(pair(1))]), DIGEST, 1).done[0], (1, 1))
 
 
-def test_other_mistakes_in_results():
+def test_results_too_deep_or_too_many_are_refused_and_odd_texts_come_back():
     endless: list[Any] = []
     endless.append(endless)
     with pytest.raises(ValueError, match=f"more than {DEPTH} deep"):
@@ -154,7 +154,7 @@ def test_a_checkpoint_that_is_cut_off_anywhere():
         assert alike(again.done, log.done | {2: "x"})
 
 
-def test_a_flipped_bit_anywhere():
+def test_records_from_a_flipped_bit_on_are_dropped():
     data, ends = small()
     for at in range(len(data)):
         for bit in range(8):

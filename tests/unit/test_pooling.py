@@ -20,7 +20,7 @@ UNEQUAL = [0.8, 0.4, 0.2, 0.2]
 
 
 @given(st.integers(0, EPOCHS - 1), st.integers(0, MOST), st.integers(0, MOST), st.data())
-def test_words(epoch, one, other, data):
+def test_an_interval_is_packed_into_a_word(epoch, one, other, data):
     lo, hi = sorted((one, other))
     word = pack(epoch, lo, hi)
     assert 0 <= word < 1 << 64
@@ -163,7 +163,7 @@ def test_costs_that_hardly_differ_are_equal():
     assert are_equal(np.array([2.0, 2.0]), [9, 1])
 
 
-def test_correlations():
+def test_a_correlation_is_1_for_lines_and_0_for_constants():
     one = np.array([1.0, 2.0, 4.0])
     assert correlation(one, 3.0 * one + 1.0) == pytest.approx(1.0)
     assert correlation(one, -one) == pytest.approx(-1.0)
@@ -225,7 +225,7 @@ def test_many_ranks_do_what_a_counter_does_and_more_when_costs_are_known():
     assert reached(runs([64], 1600, 10e-3, seeds=1, costs_known=True)) > 0.98
 
 
-def test_hosts_far_apart():
+def test_hosts_far_apart_come_near_the_bound():
     network = Network((2e-6, 2e-6), (1e-3, 1e-3))
     costs = task_costs("lognormal", 1200, 10e-3, spread=0.5, seed=1)
     assert SimulatedPool([4, 4, 4], network=network).map(costs).ratio < 1.10
@@ -243,7 +243,7 @@ def test_one_seed_gives_one_run():
     assert runs([2, 2], 50, 1e-3, seeds=2) == runs([2, 2], 50, 1e-3, seeds=2)
 
 
-def test_the_command(command):
+def test_the_command_prints_the_bound_beside_the_time(command):
     line = "simulate tasks --hosts 2,1,1 --speeds 4,2,1,1"
     answer = command(line, "--json").json
     assert answer["ranks"] == len(answer["speeds"]) == 4

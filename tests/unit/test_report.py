@@ -62,7 +62,7 @@ def report(command, tmp_path):
     return run
 
 
-def test_numbers():
+def test_the_headline_has_the_known_numbers():
     run = assemble(ranks(4))
     head = headline(run)
     assert (head.seconds, head.inside_s, head.bound_s, head.ratio) == pytest.approx((6.0, 6.0, 3.0, 2.0))
@@ -295,7 +295,7 @@ def test_a_run_in_which_nothing_happened_has_a_page():
     assert "Nothing was done" in page(assemble([whole(Record(100.0), 100.0, about(0, 1))]))
 
 
-def test_the_command(report):
+def test_the_command_writes_the_page_and_prints_its_size(report):
     said, page = report(ranks(4), "--json")
     assert said.json["ratio"] == pytest.approx(2.0)
     assert said.json["bytes"] == len(page.read_bytes()) <= MOST_BYTES

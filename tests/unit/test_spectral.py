@@ -48,7 +48,7 @@ def test_leja_order_stays_small(name):
 
 
 @given(cases())
-def test_colours(case):
+def test_edges_of_a_vertex_have_different_colours(case):
     graph = case[0]
     colours = colour_edges(graph)
     tails, heads = graph.edges()
@@ -65,7 +65,7 @@ def test_colours_of_named_graphs_are_as_few_as_can_be(name, count):
 
 
 @given(cases(), st.integers(0, 10**6))
-def test_cancel_cycles(case, seed):
+def test_a_flow_without_its_cycles_moves_the_same(case, seed):
     graph = case[0]
     rng = np.random.default_rng(seed)
     flow = rng.integers(-3, 4, graph.n_edges) * rng.choice([1.0, 0.37])
@@ -78,7 +78,7 @@ def test_cancel_cycles(case, seed):
         assert np.array_equal(left, flow)
 
 
-def test_a_hundred_thousand_ranks():
+def test_a_hundred_thousand_ranks_are_levelled():
     graph, speeds, loads = paper_case("mesh:320x320", 0)
     result = balance(graph, loads, speeds, tolerance=0.2)
     assert result.converged

@@ -77,7 +77,7 @@ def test_changes_that_have_lasted_are_balanced_earlier():
     assert brief[-1] >= 9
 
 
-def test_always_and_bound():
+def test_always_acts_and_a_bound_acts_above_it():
     assert Trigger("always").decide(0.0, 1.0, 1.0).act
     assert not Trigger("always").decide(NAN, NAN, NAN).act
     bound = Trigger(0.2)

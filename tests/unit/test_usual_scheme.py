@@ -38,7 +38,7 @@ def random_regular(n: int, degree: int, seed: int) -> Graph:
     ],
     ids=str,
 )
-def test_size_and_hops_choose(graph, scheme):
+def test_size_and_hops_choose_the_scheme(graph, scheme):
     layout = parse(graph) if isinstance(graph, str) else graph
     assert usual_scheme(layout) == scheme
     assert prepare(layout, np.linspace(1.0, 4.0, layout.n), "auto").scheme == scheme

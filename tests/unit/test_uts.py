@@ -71,7 +71,7 @@ def count_alone(tree, units):
 
 
 @pytest.mark.parametrize("name", ["T1", "T2", "T3", "T4", "T5"])
-def test_published_counts(name):
+def test_counts_are_the_published_ones(name):
     assert count_alone(TREES[name], 100_000) == PUBLISHED[name]
 
 
@@ -120,12 +120,12 @@ def test_steps_are_those_of_the_definition(seed):
     (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3), 3, RANDS // 2, 0),
     (Tree("hybrid", "fixed", depth=5, branching=4, q=0.25, m=3, shift=0), 0, 0, 3),  # no binomial root
 ])  # fmt: skip
-def test_number_of_children(tree, depth, rand, expected):
+def test_a_node_has_as_many_children_as_the_paper_says(tree, depth, rand, expected):
     assert child_counter(tree)(depth, rand) == expected
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_lost_nothing_doubled(seed):
+def test_any_splits_lose_and_double_nothing(seed):
     """Any quanta, any splits among any number of searches; each call does what it says."""
     rng = random.Random(seed)
     for tree, expected in random_trees(100 + seed, 15):
@@ -205,7 +205,7 @@ def test_the_stack_grows_and_is_used_again():
     assert search.result() == expected
 
 
-def test_protocol():
+def test_a_search_is_a_problem():
     search = UnbalancedTreeSearch(Tree())
     assert isinstance(search, Problem)
     assert search.load() == 0.0
@@ -219,7 +219,7 @@ def test_protocol():
 
 
 @pytest.mark.parametrize("type_", ["binomial", "hybrid"])
-def test_infinite_tree(type_):
+def test_an_infinite_tree_is_refused_unless_it_is_asked_for(type_):
     with pytest.raises(ValueError, match=r"^q \* m = 0\.25 \* 4 = 1\.0: expected less than 1"):
         Tree(type_, q=0.25, m=4)
     assert Tree(type_, q=0.25, m=4, may_be_infinite=True).q == 0.25
