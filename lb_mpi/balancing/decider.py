@@ -39,7 +39,6 @@ from lb_mpi.balancing.deciding import (
     RankReport,
     RoundProblem,
     Trigger,
-    failure,
 )
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.quick import Quick
@@ -120,7 +119,7 @@ class Decider:
         self._late_s: deque[float] = deque(maxlen=USUAL)  # after the first rank that came
         self._stayed_s: deque[float] = deque(maxlen=RECENT)  # busy, in the last calls at home
         self._began_s = self._planned_s = 0.0
-        self._held = False  # nothing is learned in the call that ends
+        self._learns = True  # in the call that ends
 
     def changed(self, *, lending: bool, seconds: float | None = None) -> None:
         """Record that the next round has another distribution, which this rank needed `seconds` to plan (None: unknown)."""
@@ -133,9 +132,9 @@ class Decider:
         return self.ways.home or (self._size == 1 and self.quick.left > 0)
 
     @property
-    def held(self) -> bool:
-        """Nothing is learned in the next call: it is a quick one, or at home after the first ones."""
-        return self.quick.left > 0 or (self.ways.home and not self.ways.learning)
+    def learns(self) -> bool:
+        """Costs and speeds are learned in the next call: it is no quick one, nor at home after the first ones."""
+        return not self.quick.left and (self.ways.learning or not self.ways.home)
 
     @property
     def neighbours(self) -> list[int]:
@@ -159,8 +158,8 @@ class Decider:
 
         `learned`: what the rank has measured of rows; None: the report has it.
         """
-        knowledge, home, self._held = self._knowledge, self.ways.home, self.held
-        if learned is not None and not self._held:
+        knowledge, home, self._learns = self._knowledge, self.ways.home, self.learns
+        if learned is not None and self._learns:
             report = knowledge.learn(learned, report)
         late, tick_work = float(knowledge.late[knowledge.place]), float(knowledge.tick_work[knowledge.place])
         own_s = report.busy_s
@@ -180,7 +179,6 @@ class Decider:
         if not home:
             self._stayed_s.clear()
         else:
-            report = report._replace(home=len(knowledge.costs or ()))
             self._stayed_s.append(report.busy_s)
             work = work if self.ways.learning else median(self._stayed_s) * speed + late  # noise does not last
         done = (own_s * speed if home else max(0.0, report.ticks * tick_work + report.helped)) + late
@@ -194,34 +192,32 @@ class Decider:
             -self._began_s,
         )  # fmt: skip
         sums = halves(reals, counts)
-        return Reduction(sums if self._held else self._with_more(sums), np.array(maxima, dtype=float))
+        return Reduction(self._with_more(sums) if self._learns else sums, np.array(maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
-        """Decide on the round from the reports of all ranks; the decision is the same on all ranks."""
+        """Decide on the round from the reports of all ranks, and learn from them; the decision is the same on all ranks."""
         knowledge, policy, place = self._knowledge, self.policy, self._knowledge.place
         n = 2 * len(_Sums._fields)
         total, most = _Sums(*joined(all_ranks.sums[:n])), _Maxima(*all_ranks.maxima.tolist())
         if most.failed or most.mark != -most.mark_low:
             policy.failed()
             self.restart()
+            knowledge.own(None)  # nothing is known of the rows, and none is lent
             problem = RoundProblem.FAILED if most.failed else RoundProblem.DIFFER
-            return failure(problem, len(knowledge.known))
+            return Decided(problem, Decision(BalanceReason.UNMEASURED), 0.0, 0.0, 0, 0, False, False)
         compare, formed = most.results != -most.results_low or most.results == UNKNOWN, bool(most.formed)
         after = above(most.busy_s, total.busy / total.speed)
-        balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         last_s = most.last_s or math.nan
-        if self._held:
-            decision = self._hold(total, most, last_s)
+        if not self._learns:
+            decision = self._end_quick(total, most, last_s)
             if most.changed:
                 self.restart()
                 self.ways.lend()  # a program may have several forms in turn
             elif compare:
                 self.quick.stop()
             before = after if self.ways.home else self.quick.imbalance_home
-            return Decided(
-                RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, True,
-                knowledge.tick_work, knowledge.speeds, knowledge.late,
-            )  # fmt: skip
+            return Decided(RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed)
+        balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
             self._planned_s = 0.0
@@ -229,7 +225,7 @@ class Decider:
         even_s = balanced_s if policy.lending else min(balanced_s, total.even_s)
         levels = Levels(above(most.now_s, even_s), most.now_s, most.home_s, even_s) if known else Levels()
         if self.ways.learning:
-            decision = self._begin(total, levels, most.spent_s, last_s)
+            decision = self._end_first(total, levels, most.spent_s, last_s)
         else:
             lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
             home_s = levels.home_s if most.first else levels.home_s - most.early_s
@@ -243,10 +239,8 @@ class Decider:
         if self._late_s:
             late[place] = self._speed * min(median(self._late_s), balanced_s)
         before = above(most.home_s, mean_s) if known else math.nan
-        decided = Decided(
-            RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed, False,
-            knowledge.tick_work, speeds, late,
-        )  # fmt: skip
+        knowledge.know(speeds, late, after)
+        decided = Decided(RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed)
         self.quick.decided(decided)
         return self._learn_more(decided, all_ranks.sums[n:])
 
@@ -275,12 +269,12 @@ class Decider:
         self.quick.stop()
         self.ways.restart()
 
-    def _hold(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
+    def _end_quick(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
         """End a quick call, or one at home; the decision."""
         if self.ways.home:
             self.policy.trigger.hold()
             even_s, own = total.even_s, above(most.now_s, total.done / total.speed)
-            choice = self.ways.stayed(last_s, above(most.home_s, even_s), own, most.home_s - even_s)
+            choice = self.ways.stayed(last_s, own, most.home_s, even_s)
         else:
             mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
@@ -289,7 +283,7 @@ class Decider:
         held = Decision(BalanceReason.HOLDS)
         return held if choice is None else self._choose(held, choice)
 
-    def _begin(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
+    def _end_first(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
         """End one of the first calls; the decision."""
         decision = self.policy.decide(self._size, levels, spent_s)
         pays = decision.reason is not BalanceReason.NO_GAIN
@@ -379,12 +373,12 @@ class RootPlanner(Decider):
 
     def _learn_more(self, decided: Decided, more: Ints) -> Decided:
         """See `Decider`."""
-        measured = np.asarray(UNIT * more, dtype=np.float64)
+        self._knowledge.speeds = np.asarray(UNIT * more, dtype=np.float64)
         prior, self._prior = self._prior, None
         if prior is None or math.isnan(decided.imbalance_before):  # costs are still unknown on some rank
-            return decided._replace(speeds=measured)
+            return decided
         decision = Decision(BalanceReason.GAIN, about="the first plan was made without the costs of rows")
-        return decided._replace(speeds=measured, decision=decision)
+        return decided._replace(decision=decision)
 
     def _plan(self, moving: float | None) -> Plot:
         knowledge, size = self._knowledge, self._size

@@ -225,7 +225,7 @@ class RankReport(NamedTuple):
     spent_s: float = 0.0  # for packing, sending, and joining
     rows: int = 0  # lent
     bytes: int = 0  # sent
-    home: int = 0  # its rows
+    home: int = 0  # units of its rows: rows, or blocks
     helped: float = 0.0  # unplanned help: work that others did for this rank, minus work that it did for others
     began_s: float = math.nan  # from the end of the last round to this one; NaN: no last round
     queued_s: float = 0.0  # without a core, of the elapsed time
@@ -248,7 +248,7 @@ class RoundProblem(IntEnum):
 
 
 class Decided(NamedTuple):
-    """The decision on a round, the same on all ranks, and what this rank knows then of the ranks that it knows."""
+    """The decision on a round, the same on all ranks."""
 
     problem: RoundProblem
     decision: Decision
@@ -258,16 +258,6 @@ class Decided(NamedTuple):
     bytes: int  # sent, on all ranks
     compare: bool  # the form of results differs between ranks, or some do not know it
     formed: bool  # some rank has results
-    held: bool  # nothing was learned: the call was a quick one, or at home
-    tick_work: Floats  # of a tick of each known rank, in units of work
-    speeds: Floats  # units of work per second
-    late: Floats  # work that each could have done before it came
-
-
-def failure(problem: RoundProblem, size: int) -> Decided:
-    """Return the decision on a round with a problem, from which nothing is learned, on `size` known ranks."""
-    nothing, decision = np.zeros(size), Decision(BalanceReason.UNMEASURED)
-    return Decided(problem, decision, 0.0, 0.0, 0, 0, False, False, False, nothing, nothing, nothing)
 
 
 class Levels(NamedTuple):

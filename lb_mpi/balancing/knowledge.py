@@ -5,7 +5,7 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`l
     round = knowledge.begin(n, mark)
     the loop of an actor (`lb_mpi.actor`)
       in it, with SETTLED: decider.report(report, learned)   # learns from it, unless the call is a quick one
-    knowledge.apply(decided, round.learned.late_ticks)
+      in it, before OVER:  decided = decider.decide(reports of all ranks)
     if decided.decision.act:
         knowledge.follow(plan)                             # None: all rows stay at home from now on
 
@@ -52,7 +52,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from lb_mpi.balancing.deciding import FORGET, UP, Decided, Observation, RankReport
+from lb_mpi.balancing.deciding import FORGET, UP, Observation, RankReport
 from lb_mpi.balancing.round import BLOCK_S, LEAST, Learned, Round, Rowset, count, cut, numbers, shortest_s
 from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats, Ints
@@ -294,7 +294,8 @@ class Knowledge:
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
         self.rank, self.known, self.neighbours = rank, known, neighbours
         self.place = known.index(rank)  # of this rank in arrays of the known ranks
-        # Of the known ranks, as in the last `Decided`.  Broadcast views, since there may be many ranks.
+        # Of the known ranks: work of a tick, speed, and work that each could have done before it came.  Broadcast views,
+        # since there may be many ranks.
         self.tick_work, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
         self.n_rounds = 0  # since rows last changed their owner
@@ -304,7 +305,7 @@ class Knowledge:
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._made = PlanMade()
         self._n_lending = 0  # rounds with planned loans of rows with the current mark
-        self._late_ticks = 0.0  # spent on borrowed rows in the last round, after this rank had sent SETTLED
+        self._learned: Learned | None = None  # in the last call; None: it was at home, where no rank helps another
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._times = HomeTimes()
         self._even = False  # the last full call was balanced
@@ -342,6 +343,7 @@ class Knowledge:
     def describe(self, n: int, mark: int) -> None:
         """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
         self.n_rounds += 1
+        self._learned = None
         if self.costs is None or mark != self.mark:
             self.costs, self.mark, self._times = RowCosts(self.place, n), mark, HomeTimes()
             self.lent, self._n_lending, self._quick = None, 0, None
@@ -356,6 +358,7 @@ class Knowledge:
 
         Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
         """
+        help_ticks = 0.0 if self._learned is None else self._learned.late_ticks
         self.describe(n, mark)
         if not quick:
             before = self._kept
@@ -372,12 +375,14 @@ class Knowledge:
         lenders = [] if self.plan is None else self.plan.to(self.rank)
         near = not isinstance(self.known, range)
         asked = [*lenders, *self.neighbours] if near else self.neighbours
-        return Round(
+        round = Round(
             self.rank, blocks_home, lent=self.lent or {}, lenders=lenders, neighbours=asked,
             speeds=dict(zip(self.known, self.speeds.tolist(), strict=True)) if near else self.speeds,
-            help_ticks=self._late_ticks, handling_s=self._times.block_s, sizes=sizes, usual_s=self._times.row_s,
+            help_ticks=help_ticks, handling_s=self._times.block_s, sizes=sizes, usual_s=self._times.row_s,
             objects=objects, quick=quick,
         )  # fmt: skip
+        self._learned = round.learned
+        return round
 
     def learn(self, learned: Learned, report: RankReport) -> RankReport:
         """Learn from what was measured in a round that is no quick one; return the report with what is known of its rows."""
@@ -408,16 +413,11 @@ class Knowledge:
         lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
         helped_work += (learned.planned_ticks * own_tick_work - lent) * self._kept / (1.0 - self._kept)
         self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
-        return report._replace(work=self.work_of_rows, home=len(self.costs), helped=helped_work, observed=tuple(seen))
+        return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
 
-    def apply(self, decided: Decided, late_ticks: float = 0.0) -> None:
-        """Apply the decision of all ranks; `late_ticks` of this rank in the round that is over."""
-        self._late_ticks = late_ticks
-        if decided.problem:  # nothing is known of the rows, and none is lent
-            self.own(None)
-        elif not decided.held:
-            self.tick_work, self.speeds, self.late = decided.tick_work, decided.speeds, decided.late
-            self._even = decided.imbalance_after <= EVEN
+    def know(self, speeds: Floats, late: Floats, imbalance: float) -> None:
+        """Know the speeds of the known ranks, and the work that each could have done before it came, after a full call."""
+        self.speeds, self.late, self._even = speeds, late, imbalance <= EVEN
 
     def follow(self, plan: Plan | None) -> None:
         """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home."""

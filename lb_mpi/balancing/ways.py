@@ -30,6 +30,7 @@ from enum import Enum
 from statistics import median
 from typing import NamedTuple
 
+from lb_mpi.metrics import above
 from lb_mpi.table import percent
 
 TRIAL, FEWEST = 6, 2  # calls of a trial; those after which one that is clearly slower ends
@@ -137,24 +138,26 @@ class Ways:
         self._usual = math.inf
         return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, self._home_s, lending_s))
 
-    def stayed(self, last_s: float, imbalance: float, own: float, uneven_s: float) -> Choice | None:
+    def stayed(self, last_s: float, own: float, slowest_s: float, even_s: float) -> Choice | None:
         """Record a call at home; see `lent`.
 
-        The last ones had this imbalance, which is `uneven_s` on the slowest rank; this one `own`, without waiting for cores.
+        `own`: its imbalance, without waiting for cores.  `slowest_s`: of the slowest rank in the last ones; `even_s` if all
+        ranks needed the same.
         """
         self._note(last_s)
         self._own.append(own)
         uneven = len(self._own) == SURE and min(self._own) > self._usual + CHANGED
         if self._trial:
             return self._compare(self._stayed, self._lent)
-        if len(self._stayed) < FEWEST or (not uneven and (self._left > 0 or imbalance <= self._tolerance)):
+        if len(self._stayed) < FEWEST or (not uneven and (self._left > 0 or above(slowest_s, even_s) <= self._tolerance)):
             return None
         if uneven:  # what calls took before that does not matter any longer
             self._stayed = deque(list(self._stayed)[1 - SURE :], maxlen=RECENT)
         home_s = median(self._stayed)
-        if not self._promises(Stay.TRY_LENDING, home_s - uneven_s, home_s):
+        lending_s = home_s - (slowest_s - even_s)
+        if not self._promises(Stay.TRY_LENDING, lending_s, home_s):
             return None
-        return self._try(Stay.TRY_LENDING, self._lent, Choice(Stay.TRY_LENDING, TRIAL, home_s, home_s - uneven_s))
+        return self._try(Stay.TRY_LENDING, self._lent, Choice(Stay.TRY_LENDING, TRIAL, home_s, lending_s))
 
     def _promises(self, way: Stay, predicted_s: float, most_s: float) -> bool:
         """Return whether a trial would take at most `most_s`, as corrected; if not, the present way is kept once more."""

@@ -125,8 +125,7 @@ def test_losses_add_up_in_quick_calls_too() -> None:
 
 
 def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
-    within, ones = Decision(BalanceReason.WITHIN, 0.0, 7), np.ones(2)
-    decided = Decided(RoundProblem.NONE, within, 0.3, 0.02, 0, 0, False, True, False, ones, ones, np.zeros(2))
+    decided = Decided(RoundProblem.NONE, Decision(BalanceReason.WITHIN, 0.0, 7), 0.3, 0.02, 0, 0, False, True)
     quick = Quick()
     quick.decided(decided)
     assert (quick.left, quick.imbalance_home) == (7, 0.3)

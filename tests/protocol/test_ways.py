@@ -18,6 +18,7 @@ from lb_mpi.balancing.deciding import BalanceReason, RankReport, RoundProblem, T
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner
 from lb_mpi.balancing.ways import LONGEST, RECENT, SHORTEST, SURE, TRIAL, Choice, Stay, Ways
+from lb_mpi.cli.simulate import rows as simulate_module
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall
 from lb_mpi.graph import Floats, parse
 from lb_mpi.knowledge import KnownSpeeds
@@ -41,7 +42,7 @@ def play(
             choice, _ = None, ways.learned(before, uneven(k))
         elif home:
             imbalances.append(uneven(k))
-            choice = ways.stayed(before, usual := median(imbalances), uneven(k), usual * seconds)
+            choice = ways.stayed(before, uneven(k), (1.0 + median(imbalances)) * seconds, seconds)
         else:
             imbalances.clear()
             choice = ways.lent(before, (predicted_s or home_s)(k))
@@ -293,11 +294,11 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.learned", "            self.home = False\n", ""),
     # a rank decides from its own times only
     (decider_module, "Decider.decide", "last_s = most.last_s or math.nan", "last_s = 1.0 + self._began_s"),
-    (decider_module, "Decider._hold", "stayed(last_s, above(most.home_s, even_s)", "stayed(last_s, self._began_s"),
+    (decider_module, "Decider._end_quick", "stayed(last_s, own, most.home_s", "stayed(last_s, own, self._began_s"),
     # a rank that has become fast seems to have cheap rows: at home, in a trial of lending, for want of numbers of rows
-    (decider_module, "Decider._hold", "even_s, own = total.even_s,", "even_s, own = total.work / total.speed,"),
+    (decider_module, "Decider._end_quick", "even_s, own = total.even_s,", "even_s, own = total.work / total.speed,"),
     (decider_module, "Decider.decide", "balanced_s if policy.lending else min(balanced_s, total.even_s)", "balanced_s"),
-    (decider_module, "Decider.report", "report = report._replace(home=len(knowledge.costs or ()))", "pass"),
+    (simulate_module, "Cluster._end", "home=len(self.known_by[rank].costs or ())", "home=0"),
     # and its plan is never as good as that
     (decider_module, "Decider.decide", "balanced_s if policy.lending else min", "min"),
     # the way at home forgets a failure
@@ -305,7 +306,7 @@ MUTANTS: list[Mutant] = [
     # it never leaves home: never, only for a trial in its time, only for a change
     (module, "Ways.stayed", "(not uneven and (self._left", "True or (not uneven and (self._left"),
     (module, "Ways.stayed", "uneven = len(self._own) == SURE and", "uneven = False and"),
-    (module, "Ways.stayed", "self._left > 0 or imbalance", "True or imbalance"),
+    (module, "Ways.stayed", "self._left > 0 or above", "True or above"),
     # it lends at home, or helps
     (module, "Ways._try", "way is Stay.TRY_HOME, True", "False, True"),
     (module, "Ways._try", "way is Stay.TRY_HOME, True", "self.home, True"),
@@ -320,7 +321,7 @@ MUTANTS: list[Mutant] = [
     (module, "Ways._compare", "if not slower and", "if"),
     (module, "Ways._compare", "            self._usual = min(self._own)\n", "            self._usual = 0.0\n"),
     (module, "Ways.lent", "if self._home_s > most_s or not self._promises(Stay.TRY_HOME, self._home_s, most_s)", "if False"),
-    (module, "Ways.stayed", "imbalance <= self._tolerance", "False"),
+    (module, "Ways.stayed", "above(slowest_s, even_s) <= self._tolerance", "False"),
     # predictions that were wrong are believed as before, or never again, or after each call
     (module, "Ways._promises", "predicted_s + self._error_s[way]", "predicted_s"),
     (module, "Ways._promises", "        self._error_s[way] *= FADE\n", ""),

@@ -189,11 +189,11 @@ class SimulatedRows:
             record.step(step._replace(reason=reason, home=home, home_s=home_s))
 
 
-def round_at_home(knowledge: Knowledge, n: int, *, held: bool) -> Round:
-    """Begin a call at home, in which a rank computes its n rows in one block; `held`: nothing is learned."""
+def round_at_home(knowledge: Knowledge, n: int, *, learns: bool) -> Round:
+    """Begin a call at home, in which a rank computes its n rows in one block; `learns`: from its time."""
     knowledge.describe(n, 0)
     home = [slice(0, n)] if n else []
-    return Round(knowledge.rank, home, lent={}, lenders=(), neighbours=(), speeds={}, quick=held)
+    return Round(knowledge.rank, home, lent={}, lenders=(), neighbours=(), speeds={}, quick=not learns)
 
 
 class Cluster:
@@ -251,7 +251,7 @@ class Cluster:
         late_s = np.zeros(self.graph.n) if begin_s is None else begin_s
         first_s = self._begin(costs)
         rounds = [
-            round_at_home(knowledge, len(mine), held=one.held)
+            round_at_home(knowledge, len(mine), learns=one.learns)
             if one.at_home
             else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
@@ -300,13 +300,11 @@ class Cluster:
             busy, began, elapsed = float(busy_s[rank]), float(late_s[rank]), float(elapsed_s[rank])
             report = RankReport(
                 busy_s=busy, ticks=busy, rows=round.learned.rows_lent, bytes=n_bytes[rank], began_s=began,
-                elapsed_s=elapsed, last_s=self._last_s,
+                elapsed_s=elapsed, last_s=self._last_s, home=len(self.known_by[rank].costs or ()),
             )  # fmt: skip
             reports.append(self.deciders[rank].report(report, round.learned))
         all_ranks = reduced(reports)
         decisions = [decider.decide(all_ranks) for decider in self.deciders]
-        for knowledge, round, each in zip(self.known_by, rounds, decisions, strict=True):
-            knowledge.apply(each, round.learned.late_ticks)
         return decisions[0]
 
     def _rebalance(self, decided: Decided) -> float:

@@ -395,9 +395,7 @@ class Balancer:
         presence.wait(reducing.done, reducing, quick_s=HOME_S)
         if record is not None:
             record.enter(Phase.PROTOCOL, time.perf_counter())
-        decided = decider.decide(reducing.answer)
-        self._knowledge.apply(decided)
-        return decided, failed
+        return decider.decide(reducing.answer), failed
 
     def _lend(
         self, computing: Computing, interrupts: Interrupts, failed: Failed | None
@@ -422,7 +420,6 @@ class Balancer:
         failed, error = failed or port.failed, round.error
         if failed is None and error is not None and not isinstance(error, RowsDiffer):
             failed = of_rows(error, round.rank, "between rows")
-        knowledge.apply(port.decided, round.learned.late_ticks)
         return port.decided, failed, error if isinstance(error, Warning) else None
 
     def _finish(

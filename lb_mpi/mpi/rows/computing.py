@@ -195,5 +195,5 @@ class Computing:
         return RankReport(
             failed, self._mark, results=mark or (self._form.mark if self._form is not None else 0),
             busy_s=measured.rows_s, ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, last_s=self._last_s,
-            coreless_s=self.watch.queued_s, formed=mark != 0, changed=self._form is None, **more,
+            coreless_s=self.watch.queued_s, home=self.rows.n_units, formed=mark != 0, changed=self._form is None, **more,
         )  # fmt: skip
