@@ -139,14 +139,14 @@ def fail_to_load() -> None:
 
 @pytest.mark.parametrize("when", [1, 2, 10])
 def test_ctrl_c_in_the_midst_of_receiving_reaches_all(monkeypatch, when):
-    take, calls = parcels.Parcels.take, itertools.count(1)
+    receive, calls = parcels.Parcels.receive, itertools.count(1)
 
     def interrupted(self):
         if RANK == LAST and next(calls) == when:
             os.kill(os.getpid(), signal.SIGINT)
-        return take(self)
+        return receive(self)
 
-    monkeypatch.setattr(parcels.Parcels, "take", interrupted)
+    monkeypatch.setattr(parcels.Parcels, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt if RANK == LAST else lb_mpi.SearchError) as caught:
         lb_mpi.search(COMM, Endless(), threshold=1.0)
     assert RANK == LAST or str(caught.value).startswith(f"rank {LAST}: KeyboardInterrupt")

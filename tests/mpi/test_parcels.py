@@ -26,7 +26,7 @@ def test_parcels_of_all_sizes_arrive_whole_and_in_their_order(tag):
         for rank in range(SIZE):
             parcels.send(rank, 7, contents(RANK, rank, number))
     while sum(came) < len(SIZES) * SIZE:
-        for source, its_tag, buffer in parcels.take():
+        for source, its_tag, buffer in parcels.receive():
             assert its_tag == 7
             np.testing.assert_array_equal(buffer, contents(source, RANK, came[source]))
             came[source] += 1
@@ -60,7 +60,7 @@ def test_a_push_completes_the_sends():
             assert not parcels.under_way
     came, nap = 0, Nap(1e-3)
     while RANK == SIZE - 1 and came < n:
-        came += len(parcels.take())
+        came += len(parcels.receive())
         nap.sleep()
     parcels.drain()
     own.Free()

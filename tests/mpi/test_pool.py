@@ -491,7 +491,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(monkeypatch, root, se
 
     if RANK == 0:
         monkeypatch.setattr(Parcels, "send", counting(Parcels.send))
-        monkeypatch.setattr(Parcels, "take", counting(Parcels.take))
+        monkeypatch.setattr(Parcels, "receive", counting(Parcels.receive))
     with lb_mpi.Pool(COMM, root=root) as pool:
         for _ in range(25 if pool is not None else 0):
             left[0], how = rng.randrange(1, 12), rng.randrange(4)

@@ -106,10 +106,10 @@ class Parcels:
         self.unsent_bytes += buffer.nbytes
         self._sent[rank] += 1
 
-    def take(self) -> list[tuple[int, int, Buffer]]:
+    def receive(self) -> list[tuple[int, int, Buffer]]:
         """Return the arrived parcels as (source, tag, buffer), in order for each source; also completes sends."""
         while (message := probe(self.comm, self.tag, self._status)) is not None:
-            self._coming.append(self._receive(message))
+            self._coming.append(self._begin(message))
         arrived, coming, late = [], list[_Coming](), set[int]()
         for one in self._coming:
             if one.source in late or not _is_complete(one.request, one.buffer):
@@ -148,7 +148,7 @@ class Parcels:
 
         def done() -> bool:
             """Keep receiving while waiting, since a large send may need its receiver to complete."""
-            while self.take():
+            while self.receive():
                 pass
             return request.Test() and self._received >= expected[0] and not self.under_way
 
@@ -159,7 +159,7 @@ class Parcels:
             self._going = [one for one in self._going if not _is_complete(*one)]
             self.unsent_bytes = sum(len(buffer) for _, buffer in self._going)
 
-    def _receive(self, message: MPI.Message) -> _Coming:
+    def _begin(self, message: MPI.Message) -> _Coming:
         source, tag = self._status.Get_source(), self._status.Get_tag()
         n_bytes = self._status.Get_count(MPI.BYTE)
         if n_bytes == _SIZE.size:

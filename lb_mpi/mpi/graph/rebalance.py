@@ -418,7 +418,7 @@ class RebalancePort(Port[Any, Job]):
 
     def arrived(self) -> list[tuple[int, Any]]:
         """See `Port`."""
-        found: list[tuple[int, Any]] = [(source, _read(buffer)) for source, _, buffer in self._parcels.take()]
+        found: list[tuple[int, Any]] = [(source, _read(buffer)) for source, _, buffer in self._parcels.receive()]
         while self._reducing and self._reducing[0].done():
             found.append((ALL, self._reducing.popleft().answer))
         return found

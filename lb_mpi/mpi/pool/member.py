@@ -100,7 +100,7 @@ class PoolActor(Port[PoolMessage, Any]):
 
     def arrived(self) -> list[tuple[int, PoolMessage]]:
         """See `Port`."""
-        parcels = self.ranks.parcels.take()
+        parcels = self.ranks.parcels.receive()
         return [(source, _read(tag, buffer)) for source, tag, buffer in parcels] if parcels else []
 
     def post(self, sends: list[PoolSend]) -> None:

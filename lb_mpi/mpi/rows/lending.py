@@ -71,7 +71,7 @@ class Wire(Parcels):
 
     def arrived(self) -> list[tuple[int, Buffer]]:
         """Return the parcels of this round that have arrived, as (source, parcel), in order for each source."""
-        arrived, self._early, mine = [*self._early, *self.take()], [], list[tuple[int, Buffer]]()
+        arrived, self._early, mine = [*self._early, *self.receive()], [], list[tuple[int, Buffer]]()
         for source, tag, buffer in arrived:
             (number,) = _NUMBER.unpack_from(buffer.data, _AT)
             if number == self._round:

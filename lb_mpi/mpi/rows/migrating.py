@@ -224,7 +224,7 @@ def _receive(comm: MPI.Intracomm, parcels: Parcels, sources: Sequence[int]) -> d
     arrived: dict[int, list[Buffer]] = {source: [] for source in sources}
 
     def done() -> bool:
-        while new := parcels.take():
+        while new := parcels.receive():
             for source, _, buffer in new:
                 arrived[source].append(buffer)
         return all(len(pair) == 2 for pair in arrived.values()) and not parcels.under_way

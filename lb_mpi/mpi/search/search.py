@@ -494,7 +494,7 @@ def send(parcels: Parcels, sends: Iterable[Send]) -> None:
 def receive(parcels: Parcels) -> list[tuple[int, Message]]:
     """Return the (source, message) pairs that have arrived, in order for each source."""
     arrived = []
-    for sender, _, buffer in parcels.take():
+    for sender, _, buffer in parcels.receive():
         kind, source, seq, pid, load, n = _HEADER.unpack_from(buffer.data)
         arrived.append((sender, Message(Kind(kind), source, seq, pid, load, bytes(body(buffer)[:n]))))
     return arrived
