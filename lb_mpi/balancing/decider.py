@@ -292,11 +292,12 @@ class Decider:
         return (Decision(BalanceReason.FIRST) if first else decision)._replace(quick=0, about=numbers)
 
     def _choose(self, decision: Decision, choice: Choice) -> Decision:
-        """Return the decision that a choice makes of another one."""
+        """Return the decision that a choice makes of another one; at home for long, there is no plan."""
         if self.ways.home:
             self.quick.stop()
         if choice.way is Stay.HOME:
             self.policy.changed(lending=False)
+            self._knowledge.follow(None)
         gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls
         return Decision(BalanceReason[choice.way.name], gain_s, 0 if self.ways.home else decision.quick, str(choice))
 

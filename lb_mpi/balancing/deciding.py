@@ -16,6 +16,7 @@ Balance ("auto") when the time that it is expected to save until the next opport
 
 from __future__ import annotations
 
+import functools
 import math
 from enum import IntEnum
 from typing import NamedTuple
@@ -101,11 +102,17 @@ class Decision(NamedTuple):
         return self.reason.acts
 
     @property
+    def needs_plan(self) -> bool:
+        """True when the ranks are to make a new plan."""
+        return self.act and self.reason is not BalanceReason.HOME
+
+    @property
     def words(self) -> str:
         """The reason in words."""
         return self.reason.words
 
 
+@functools.lru_cache(64)  # in each call
 def words_of(decision: Decision, rows: int) -> str:
     """Say what was decided, and how many rows were lent meanwhile."""
     words = "1 row was" if rows == 1 else f"{rows:,} rows were"
@@ -281,11 +288,9 @@ class Policy:
         self._quick, self._late = 0, False  # quick calls that were to follow the last decision; whether one took too long
         self._full = self._pause = 0  # further full calls: before the next quick one, and after the next late one
 
-    def changed(self, *, lending: bool, seconds: float | None = None) -> None:
-        """Record that the next round has another distribution, which took `seconds` to decide on (None: not known)."""
+    def changed(self, *, lending: bool) -> None:
+        """Record that the next round has another distribution."""
         self.lending = self._fresh = lending
-        if seconds is not None:
-            self.trigger.paid(seconds)
 
     def failed(self) -> None:
         """Record that nothing is known of the rows any longer, and all are at home."""

@@ -323,6 +323,11 @@ class Knowledge:
         return self.costs.work(self.tick_work) if known and self.costs is not None else None
 
     @property
+    def home_s(self) -> float:
+        """The seconds of its rows in the last round, if it had computed them alone; NaN: unknown."""
+        return self.took / float(self.speeds[self.place])
+
+    @property
     def relative_speeds(self) -> Floats:
         """The speeds of the known ranks, relative to the mean of all."""
         mean = self.speeds.mean() if math.isnan(self.mean_speed) else self.mean_speed

@@ -159,9 +159,8 @@ class Loans:
         self._queued_s, self._last = self._queued_s + queued_s, (last, home, knowledge)
         self.ended, self.last_s = ended, ended - self.ended
         if self.record is not OFF:
-            home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
             step = _step(Driver.ROWS, began, ended, last, busy_s - queued_s, computed)
-            self._add(step._replace(home=home, busy_s=busy_s, home_s=home_s), last, knowledge)
+            self._add(step._replace(home=home, busy_s=busy_s, home_s=knowledge.home_s), last, knowledge)
             costs = knowledge.costs
             if costs is not None and costs.known:
                 self.record.know(ended, lambda: costs.work(knowledge.tick_work))

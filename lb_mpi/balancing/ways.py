@@ -81,7 +81,7 @@ class Ways:
         self.learning = self._auto  # it is one of the first ones: all ranks learn from it, though it may be at home
         self._n_learned = 0  # of those calls
         self._left, self._trial = TRIAL, False  # calls until the other way may be tried, or until the trial ends
-        self._kept, self._kept_home = SHORTEST, False  # for how many calls a way was kept last, and which one
+        self._n_chosen, self._home_chosen = SHORTEST, False  # for how many calls a way was chosen last, and which one
         self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
         self._last: deque[float] | None = None  # where the seconds of the last call belong; None: nowhere
         self._home_s = math.inf  # of a call at home, as predicted in the last full call
@@ -164,13 +164,13 @@ class Ways:
         if predicted_s + self._error_s[way] <= most_s:
             return True
         self._error_s[way] *= FADE
-        self._keep()
+        self._extend()
         return False
 
-    def _keep(self) -> None:
-        """Keep the present way, twice as long as before."""
-        self._left = self._kept = min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST
-        self._kept_home = self.home
+    def _extend(self) -> None:
+        """Choose the present way again, for twice as many calls."""
+        self._left = self._n_chosen = min(LONGEST, 2 * self._n_chosen) if self.home is self._home_chosen else SHORTEST
+        self._home_chosen = self.home
 
     def _note(self, last_s: float) -> None:
         """Note the seconds of the call before, and where those of this one belong: of the first call of a trial, nowhere."""
@@ -194,7 +194,7 @@ class Ways:
             return None
         home_s, lending_s = median(self._stayed), median(self._lent)
         self.home, self._trial = home_s <= lending_s, False
-        self._keep()
+        self._extend()
         way, predicted_s = self._tried
         self._error_s[way] = max(0.0, median(tried) - predicted_s)
         if self.home:

@@ -316,8 +316,8 @@ MUTANTS: list[Mutant] = [
     (module, "Ways.stayed", "        if uneven:  #", "        if False:  #"),
     # the slower way is kept; for as long each time; trials at any cost
     (module, "Ways._compare", "home_s <= lending_s", "home_s > lending_s"),
-    (module, "Ways._keep", "min(LONGEST, 2 * self._kept) if self.home is self._kept_home else SHORTEST", "SHORTEST"),
-    (module, "Ways._keep", "min(LONGEST, 2 * self._kept)", "2 * self._kept"),
+    (module, "Ways._extend", "min(LONGEST, 2 * self._n_chosen) if self.home is self._home_chosen else SHORTEST", "SHORTEST"),
+    (module, "Ways._extend", "min(LONGEST, 2 * self._n_chosen)", "2 * self._n_chosen"),
     (module, "Ways._compare", "if not slower and", "if"),
     (module, "Ways._compare", "            self._usual = min(self._own)\n", "            self._usual = 0.0\n"),
     (module, "Ways.lent", "if self._home_s > most_s or not self._promises(Stay.TRY_HOME, self._home_s, most_s)", "if False"),
@@ -325,6 +325,6 @@ MUTANTS: list[Mutant] = [
     # predictions that were wrong are believed as before, or never again, or after each call
     (module, "Ways._promises", "predicted_s + self._error_s[way]", "predicted_s"),
     (module, "Ways._promises", "        self._error_s[way] *= FADE\n", ""),
-    (module, "Ways._promises", "        self._keep()\n", ""),
+    (module, "Ways._promises", "        self._extend()\n", ""),
 ]  # fmt: skip
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, StatisticsError)

@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 from lb_mpi.actor import Story, T_co
 from lb_mpi.balancing.decider import Decider, RootPlanner
 from lb_mpi.balancing.deciding import (
-    BalanceReason,
     Decided,
     Policy,
     RankReport,
@@ -182,11 +181,10 @@ class SimulatedRows:
             if knowledge.costs is not None and knowledge.costs.known:
                 record.know(self.now, functools.partial(knowledge.costs.work, knowledge.tick_work))
             home = 0 if knowledge.costs is None else len(knowledge.costs)
-            home_s = knowledge.took / float(knowledge.speeds[knowledge.place])
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed, done = float(world.busy_s[rank]), float(speeds[rank]), world.n_computed[rank]
             step = Step(Driver.ROWS, began, self.now, busy_s, done, speed, before, after, call.rows_moved, int(call.acted))
-            record.step(step._replace(reason=reason, home=home, home_s=home_s))
+            record.step(step._replace(reason=reason, home=home, home_s=knowledge.home_s))
 
 
 def round_at_home(knowledge: Knowledge, n: int, *, learns: bool) -> Round:
@@ -264,8 +262,8 @@ class Cluster:
         n_bytes = [2 * round.learned.rows_lent * self.row_bytes for round in rounds]
         decided = self._end(rounds, busy_s, n_bytes, late_s, ended_s - late_s)
         seconds, decision = first_s + float(ends_s.max()), decided.decision
-        if decision.act:
-            seconds += self._rebalance(decided)
+        if decision.needs_plan:
+            seconds += self._rebalance()
         self._last_s, work = seconds, np.array([mine.sum() for mine in costs])
         call = SimulatedCall(
             seconds,
@@ -307,12 +305,8 @@ class Cluster:
         decisions = [decider.decide(all_ranks) for decider in self.deciders]
         return decisions[0]
 
-    def _rebalance(self, decided: Decided) -> float:
-        """Change the distribution for the next calls; the seconds that this adds to the call."""
-        if decided.decision.reason is BalanceReason.HOME:
-            for knowledge in self.known_by:
-                knowledge.follow(None)
-            return 0.0
+    def _rebalance(self) -> float:
+        """Make a new plan, for the next calls; the seconds that this adds to the call."""
         made, seconds = plan_together([decider.plan() for decider in self.deciders], self.graph, self.network)
         seconds += self.graph.n * PLANNING_S * (self.scheme == "direct")
         for decider, knowledge, (plan, _) in zip(self.deciders, self.known_by, made, strict=True):

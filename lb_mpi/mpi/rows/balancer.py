@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import signs
 from lb_mpi.balancing.decider import Decider, RootPlanner
-from lb_mpi.balancing.deciding import BalanceReason, Decided, Trigger, When, words_of
+from lb_mpi.balancing.deciding import Decided, Trigger, When, words_of
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.neighbours import NeighbourPlanner, momentum
 from lb_mpi.balancing.record import Balanced, Loans, balances
@@ -51,6 +51,7 @@ from lb_mpi.table import counted
 
 R = TypeVar("R")
 HOME_S = 2e-3  # of waiting without naps: ranks that stay at home end at nearly the same time
+BETWEEN = "between rows"  # the place of an error that none of the user's functions has raised
 
 
 class Balancer:
@@ -366,14 +367,14 @@ class Balancer:
         record, watch, began, learned = computing.record, computing.watch, time.perf_counter(), Learned()
         self._knowledge.describe(rows.n_units, rows.mark)
         if rows.n and failed is None:
-            process, what = os.getpid(), "between rows"
+            process, begun = os.getpid(), False
             try:
                 with interrupts.allowed(), at_work(presence.comm, WHERE):
-                    what = f"its rows 0..{rows.n - 1}" if rows.n > 1 else "its row 0"
+                    begun = True
                     _, ticks = computing.own(slice(0, rows.n))
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))
             except BaseException as error:
-                failed = of_rows(error, presence.rank, what)
+                failed = of_rows(error, presence.rank, rows.named(slice(0, rows.n)) if begun else BETWEEN)
             if os.getpid() != process:
                 end_child(process)
         ended = time.perf_counter()
@@ -386,7 +387,7 @@ class Balancer:
                 presence.answer()
             watch.rested(time.perf_counter() - ended)
         if failed is None and interrupts.pending:
-            failed = of_rows(KeyboardInterrupt(), presence.rank, "between rows")
+            failed = of_rows(KeyboardInterrupt(), presence.rank, BETWEEN)
         report = computing.report(watch.collect(), failed=failed is not None)
         reducing = Reducing(presence.comm, decider.report(report, learned))
         if record is not None:
@@ -419,7 +420,7 @@ class Balancer:
         assert port.decided is not None
         failed, error = failed or port.failed, round.error
         if failed is None and error is not None and not isinstance(error, RowsDiffer):
-            failed = of_rows(error, round.rank, "between rows")
+            failed = of_rows(error, round.rank, BETWEEN)
         return port.decided, failed, error if isinstance(error, Warning) else None
 
     def _finish(
@@ -450,9 +451,7 @@ class Balancer:
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
-        if decision.reason is BalanceReason.HOME:
-            knowledge.follow(None)
-        elif decision.act:
+        if decision.needs_plan:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
             plan, steps = plans.plan()

@@ -29,7 +29,6 @@ from lb_mpi.balancing.round import (
     Send,
     Unpacking,
     count,
-    numbers,
 )
 from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import Port
@@ -198,8 +197,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             return f"unpacking results of rank {job.borrower}"
         if job.owner != self._knowledge.rank:
             return f"{counted(count(job.rows), 'row')} lent by rank {job.owner}"
-        places = numbers(self._rows.of_units(job.rows))
-        return f"its row {places[0]}" if len(places) == 1 else f"its rows {places.min()}..{places.max()}"
+        return self._rows.named(self._rows.of_units(job.rows))
 
     def _read(self, source: int, buffer: Buffer) -> Arrival:
         """Read a parcel; store results of arrays, which needs no function of the user's."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import UNKNOWN
-from lb_mpi.balancing.round import RoundKind, Rowset, count
+from lb_mpi.balancing.round import RoundKind, Rowset, count, numbers
 from lb_mpi.checks import integer, returned, show
 from lb_mpi.columns import (
     ALIGN,
@@ -166,6 +166,11 @@ class Rows:
             return slice(units.start * size, min(units.stop * size, self.n))
         every = (np.sort(units)[:, None] * size + np.arange(size)).ravel()
         return every[every < self.n]
+
+    def named(self, index: Rowset) -> str:
+        """Name some rows of this rank, for an error in them."""
+        found = numbers(index)
+        return f"its row {found[0]}" if len(found) == 1 else f"its rows {found.min()}..{found.max()}"
 
     def block(self, index: Rowset) -> tuple[Any, ...]:
         """Copies of some rows of all columns, in the memory order of the caller's; the function may change them."""
