@@ -419,11 +419,11 @@ def test_scalars_that_differ_between_ranks(scheme, after, keyword):
 def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monkeypatch):
     """Rank 0 has all rows, and lends in the next call while the last rank has not yet received the decision on this one."""
     rows = numbers(60 if RANK == 0 else 0, 2)
-    begin, done, begun = Reducing.__init__, Reducing.done, [0.0]
+    begin, done, begun = Reducing.begin, Reducing.done, [0.0]
 
-    def begins(reducing, *arguments):
+    def begins(reducing, mine):
         begun[0] = time.monotonic()
-        begin(reducing, *arguments)
+        begin(reducing, mine)
 
     def late(reducing):
         return (RANK < LAST or time.monotonic() > begun[0] + 0.02) and done(reducing)
@@ -432,7 +432,7 @@ def test_a_rank_that_waits_for_a_decision_leaves_messages_of_the_next_call(monke
         spin(2e-4 * len(rows))
         return rows + 1.0
 
-    monkeypatch.setattr(Reducing, "__init__", begins)
+    monkeypatch.setattr(Reducing, "begin", begins)
     monkeypatch.setattr(Reducing, "done", late)
     with lb_mpi.Balancer(COMM, when=0.5) as balancer:  # it acts on the first calls, and follows that plan on the others
         for _ in range(8):

@@ -62,14 +62,15 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own):
 @pytest.mark.every_size
 def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own, monkeypatch):
     numbers = np.random.default_rng(3).integers(-(2**60), 2**60, (SIZE, 8)) // SIZE
-    mine = Reduction(numbers[RANK], np.array([0.1, -0.1]) * (RANK + 1))
+    maxima = np.array([0.1, -0.1]) * (RANK + 1)
     for few in (0, SIZE):
         monkeypatch.setattr("lb_mpi.mpi.common.reducing.FEW", few)
-        for sent in (mine, Reduction(maxima=mine.maxima), mine):
-            reducing = Reducing(own, sent)
+        reducing = Reducing(own)
+        for n, factor in ((8, 1.0), (0, 1.0), (8, 2.0)):
+            reducing.begin(Reduction(numbers[RANK, :n], factor * maxima))
             presence_of(own).wait(reducing.done)
-            assert reducing.answer.sums.tolist() == numbers.sum(axis=0).tolist()[: len(sent.sums)]
-            assert reducing.answer.maxima.tolist() == [0.1 * SIZE, -0.1]
+            assert reducing.answer.sums.tolist() == numbers.sum(axis=0).tolist()[:n]
+            assert reducing.answer.maxima.tolist() == [factor * 0.1 * SIZE, -factor * 0.1]
 
 
 def test_a_long_plan(own, monkeypatch):

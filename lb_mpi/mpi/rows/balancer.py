@@ -36,7 +36,6 @@ from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
 from lb_mpi.mpi.common.late import call, hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
-from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
@@ -389,7 +388,8 @@ class Balancer:
         if failed is None and interrupts.pending:
             failed = of_rows(KeyboardInterrupt(), presence.rank, BETWEEN)
         report = computing.report(watch.collect(), failed=failed is not None)
-        reducing = Reducing(presence.comm, decider.report(report, learned))
+        reducing = self._wire.reducing
+        reducing.begin(decider.report(report, learned))
         if record is not None:
             record.enter(Phase.WAITING, time.perf_counter())
         presence.answer()

@@ -55,6 +55,7 @@ class Wire(Parcels):
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm, Tag.LENDING)
+        self.reducing = Reducing(comm)  # of what the ranks report at the end of each round
         self._round = 0
         self._early: list[tuple[int, int, Buffer]] = []
 
@@ -104,7 +105,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self.failed: Failed | None = None  # an error of the user's
         self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent
-        self._reducing: Reducing | None = None  # after SETTLED
+        self._reducing = False  # from SETTLED to OVER
         self.decided: Decided | None = None
 
     @property
@@ -124,14 +125,14 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             self._computing.spent_s += time.perf_counter() - began
         if self._end is not None:
             self._send_end()
-        if self._reducing is not None and self._reducing.done():
-            self.decided, self._reducing = self._decider.decide(self._reducing.answer), None
+        if self._reducing and self._wire.reducing.done():
+            self.decided, self._reducing = self._decider.decide(self._wire.reducing.answer), False
             arrived.append((ROOT, RoundMessage(RoundKind.OVER)))
         return arrived
 
     def idle(self) -> bool:
         """See `Port`."""
-        return self._end is None and not self._wire.news() and not (self._reducing is not None and self._reducing.done())
+        return self._end is None and not self._wire.news() and not (self._reducing and self._wire.reducing.done())
 
     def post(self, sends: list[Send]) -> None:
         """Send parcels."""
@@ -164,7 +165,8 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             queued_s=without_core_s(began, now), elapsed_s=now.wall_s - began.wall_s, overhead_s=measured.overhead_s,
             handling_s=measured.handling_s,
         )  # fmt: skip
-        self._reducing = Reducing(self._wire.comm, self._decider.report(report, learned))
+        self._wire.reducing.begin(self._decider.report(report, learned))
+        self._reducing = True
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
         """Call the user's functions; what they raise is kept with its place."""
