@@ -54,6 +54,7 @@ from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 ROOT = 0
+UNCHANGED = Decision(BalanceReason.HOLDS)
 
 
 class RootFailed(Error):
@@ -121,10 +122,18 @@ class Decider:
         self._began_s = self._planned_s = 0.0
         self._learns = True  # in the call that ends
 
-    def changed(self, *, lending: bool, seconds: float | None = None) -> None:
-        """Record that the next round has another distribution, which this rank needed `seconds` to plan (None: unknown)."""
-        self.policy.changed(lending=lending)
+    def follow(self, plan: Plan | None, seconds: float | None = None) -> None:
+        """From the next round on, lend rows by this plan, which all ranks have; None: all rows stay at home.
+
+        `seconds` that this rank needed to plan; None: unknown.
+        """
+        self._knowledge.follow(plan)
+        self.changed(lending=plan is not None)  # the same on all ranks: this one may lend nothing
         self._planned_s = self._planned_s if seconds is None else seconds
+
+    def changed(self, *, lending: bool) -> None:
+        """Record that the next round has another distribution."""
+        self.policy.changed(lending=lending)
 
     @property
     def at_home(self) -> bool:
@@ -280,8 +289,7 @@ class Decider:
             queued = total.queued / total.elapsed if total.elapsed else 0.0
             self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)
-        held = Decision(BalanceReason.HOLDS)
-        return held if choice is None else self._choose(held, choice)
+        return UNCHANGED if choice is None else self._choose(UNCHANGED, choice)
 
     def _end_first(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
         """End one of the first calls; the decision."""
@@ -296,8 +304,7 @@ class Decider:
         if self.ways.home:
             self.quick.stop()
         if choice.way is Stay.HOME:
-            self.policy.changed(lending=False)
-            self._knowledge.follow(None)
+            self.follow(None)
         gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls
         return Decision(BalanceReason[choice.way.name], gain_s, 0 if self.ways.home else decision.quick, str(choice))
 
@@ -408,7 +415,7 @@ class RootPlanner(Decider):
                 raise RootFailed
         knowledge.tick_work, knowledge.speeds = answer[:size].copy(), answer[size : 2 * size].copy()
         knowledge.mean_speed = float(knowledge.speeds.mean())
-        return plan_of(answer[2 * size :].reshape(len(Plan.__dataclass_fields__), -1)), 1
+        return plan_of(answer[2 * size :]), 1
 
     def _solve(self, numbers: Floats, seen: Floats) -> Floats:
         """Return the work of a tick and the speed of each rank, and the plan, in a row."""

@@ -6,8 +6,8 @@ The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`l
     the loop of an actor (`lb_mpi.actor`)
       in it, with SETTLED: decider.report(report, learned)   # learns from it, unless the call is a quick one
       in it, before OVER:  decided = decider.decide(reports of all ranks)
-    if decided.decision.act:
-        knowledge.follow(plan)                             # None: all rows stay at home from now on
+    if decided.decision.needs_plan:
+        decider.follow(plan)
 
 A call of `map_rows` is a round.  A plan stays in force until the next one.  If the number of rows changes, the rows to
 lend are chosen again.
@@ -402,22 +402,29 @@ class Knowledge:
         if self._made.blind:
             seen = self.costs.compare(timed)
         self.costs.fill()
-        known = [timed for timed in learned.timed if not math.isnan(timed.ticks)]
-        work = [timed.ticks * float(self.tick_work[place[timed.by]]) for timed in known]
-        own = [timed for timed in known if timed.by == self.rank]
-        n_known, n_own = (sum(count(timed.rows) for timed in some) for some in (known, own))
+        work = lent = given = own_ticks = 0.0  # lent: of all rows that others have computed; given: beyond the plan
+        n_known = n_own = 0  # rows
+        for rows, by, its_ticks, helped in learned.timed:
+            if not math.isnan(its_ticks):
+                n, each = count(rows), its_ticks * float(self.tick_work[place[by]])
+                work, n_known = work + each, n_known + n
+                if by == self.rank:
+                    own_ticks, n_own = own_ticks + its_ticks, n_own + n
+                else:
+                    lent += each
+                if helped:
+                    given += each
         self._times = HomeTimes(
-            busy_s * sum(timed.ticks for timed in own) / (ticks * n_own) if ticks > 0.0 and n_own else 0.0,
+            busy_s * own_ticks / (ticks * n_own) if ticks > 0.0 and n_own else 0.0,
             report.handling_s or self._times.handling_s,
             self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._times.call_s,
         )
         own_tick_work = float(self.tick_work[self.place])
-        given = sum(each for each, timed in zip(work, known, strict=True) if timed.helped)
         helped_work = given - learned.help_ticks * own_tick_work
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
-        lent = sum(each for each, timed in zip(work, known, strict=True) if timed.by != self.rank) - given
-        helped_work += (learned.planned_ticks * own_tick_work - lent) * self._kept / (1.0 - self._kept)
-        self.took = sum(work) * len(self.costs) / n_known if n_known else math.nan
+        planned = learned.planned_ticks * own_tick_work - (lent - given)
+        helped_work += planned * self._kept / (1.0 - self._kept)
+        self.took = work * len(self.costs) / n_known if n_known else math.nan
         return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
 
     def know(self, speeds: Floats, late: Floats, imbalance: float) -> None:

@@ -35,7 +35,7 @@ from lb_mpi.actor import ALL, Await
 from lb_mpi.balancing.decider import PRIOR, Decider, Plot
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.transfers import Lots, Plan, take
+from lb_mpi.balancing.transfers import Lots, Plan, withdraw
 from lb_mpi.diffusion.diffusion import MAX_STEPS
 from lb_mpi.diffusion.setup import OneRank, ThreeTerm, spectrum
 from lb_mpi.graph import Floats, Graph
@@ -165,7 +165,7 @@ class NeighbourPlanner(Decider):
         if work > nothing:
             lots.append((knowledge.rank, work))  # the rest of it stays at home
         for k in below[np.argsort(-flow[below], kind="stable")].tolist():
-            yield Await(sends=[(near[k], np.array(take(lots, float(flow[k]), nothing)).reshape(-1, LOT))])
+            yield Await(sends=[(near[k], np.array(withdraw(lots, float(flow[k]), nothing)).reshape(-1, LOT))])
         staying: dict[int, float] = {}
         for owner, amount in lots:
             if owner != knowledge.rank:

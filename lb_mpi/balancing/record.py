@@ -161,9 +161,13 @@ class Loans:
         if self.record is not OFF:
             step = _step(Driver.ROWS, began, ended, last, busy_s - queued_s, computed)
             self._add(step._replace(home=home, busy_s=busy_s, home_s=knowledge.home_s), last, knowledge)
-            costs = knowledge.costs
-            if costs is not None and costs.known:
-                self.record.know(ended, lambda: costs.work(knowledge.tick_work))
+            self.know(ended, knowledge)
+
+    def know(self, now: float, knowledge: Knowledge) -> None:
+        """Record what is known of the costs of this rank's rows."""
+        costs = knowledge.costs
+        if costs is not None and costs.known:
+            self.record.know(now, lambda: costs.work(knowledge.tick_work))
 
     def migrated(self, began: float, ended: float, last: Balanced, knowledge: Knowledge) -> None:
         """Record a finished call of `migrate`."""

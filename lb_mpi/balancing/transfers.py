@@ -10,7 +10,7 @@ The loads and the flow are a few numbers per rank: the root makes the plan for a
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 
@@ -21,7 +21,6 @@ from lb_mpi.diffusion.diffusion import Diffusion, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import assemble
 from lb_mpi.graph import Floats, Graph, Ints
 
-ROWS = 6  # numbers of a transfer
 Lots = deque[tuple[int, float]]  # work that is passed on: owner, amount
 
 
@@ -52,9 +51,8 @@ class Plan:
         return sorted(self.sources[order[begin:end]].tolist())
 
     def table(self) -> Floats:
-        """(ROWS, R) the plan as a message; see `plan_of`."""
-        ends = self.sources, self.destinations
-        return np.array([*ends, self.amounts, self.margins, self.shares, self.seconds], dtype=float)
+        """(6, R) the plan as a message; see `plan_of`."""
+        return np.array([getattr(self, field.name) for field in fields(self)], dtype=float)
 
     @cached_property
     def longest_s(self) -> float:
@@ -68,8 +66,8 @@ class Plan:
 
 
 def plan_of(table: Floats) -> Plan:
-    """Read a plan from `Plan.table`."""
-    sources, destinations, *rest = table
+    """Read a plan from the numbers of `Plan.table`, in any shape."""
+    sources, destinations, *rest = table.reshape(len(fields(Plan)), -1)
     return Plan(sources.astype(np.int64), destinations.astype(np.int64), *rest)
 
 
@@ -122,15 +120,15 @@ def _transfers(graph: Graph, flow: Floats, work: Floats) -> dict[tuple[int, int]
         if own > nothing:
             lots.append((rank, own))
         for amount, target in sorted(leaving.get(rank, []), reverse=True):
-            reached.setdefault(target, deque()).extend(take(lots, amount, nothing))
+            reached.setdefault(target, deque()).extend(withdraw(lots, amount, nothing))
         for origin, lot in lots:
             if origin != rank:
                 transfers[origin, rank] = transfers.get((origin, rank), 0.0) + lot
     return transfers
 
 
-def take(lots: Lots, amount: float, nothing: float) -> list[tuple[int, float]]:
-    """Take lots of this amount of work in all, or what there is; the last one may be divided."""
+def withdraw(lots: Lots, amount: float, nothing: float) -> list[tuple[int, float]]:
+    """Withdraw lots of this amount of work in all, or what there is; the last one may be divided."""
     taken = list[tuple[int, float]]()
     while lots and amount > nothing:
         owner, lot = lots.popleft()

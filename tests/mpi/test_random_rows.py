@@ -284,8 +284,8 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
     # It is stored in the form of the rows.
     (rows_module, [("Results.receive",
       "if self.spec is None and self._known is not None and mark == self._known.mark:\n"
-      "            self.look_like(self._known)",
-      "if self.spec is None:\n            self.look_like(self._rows.spec)")]),
+      "            self.allocate(self._known)",
+      "if self.spec is None:\n            self.allocate(self._rows.spec)")]),
     # A quick call whose results have another form ends as any other.
     (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick.left and most")]),
     # A rank reports the form of the last call, though its results have another one.

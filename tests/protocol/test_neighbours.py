@@ -191,7 +191,7 @@ def test_all_ranks_decide_the_same():
         drawn = ranks(parse("ring:4"), seed)
         for _ in range(4):
             for decider in drawn.deciders:
-                decider.changed(lending=True, seconds=rng.random())
+                decider.follow(Plan(*np.zeros((6, 0))), rng.random())
             bad = rng.choice([0, 0, 0, 1, 2])
             reports = [
                 RankReport(bad == 1 and rank == 2, 7 + (bad == 2 and rank == 1), 0, rng.random(), rng.random(), 1.0,

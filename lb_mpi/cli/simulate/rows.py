@@ -175,11 +175,10 @@ class SimulatedRows:
         after = float(world.busy_s.max()) / call.bound_s - 1.0 if call.bound_s else 0.0
         before = call.alone_s / call.bound_s - 1.0 if call.bound_s else 0.0
         speeds = cluster.speeds / cluster.speeds.mean()
-        for rank, (record, knowledge) in enumerate(zip(self.records, cluster.known_by, strict=True)):
+        for rank, (record, loans, knowledge) in enumerate(zip(self.records, self._loans, cluster.known_by, strict=True)):
             record.use("map_rows", {**how, "neighbours": knowledge.neighbours})
             record.enter(Phase.WAITING, self.now)
-            if knowledge.costs is not None and knowledge.costs.known:
-                record.know(self.now, functools.partial(knowledge.costs.work, knowledge.tick_work))
+            loans.know(self.now, knowledge)
             home = 0 if knowledge.costs is None else len(knowledge.costs)
             reason = record.reason(call.reason.partition(";")[0])
             busy_s, speed, done = float(world.busy_s[rank]), float(speeds[rank]), world.n_computed[rank]
@@ -309,9 +308,8 @@ class Cluster:
         """Make a new plan, for the next calls; the seconds that this adds to the call."""
         made, seconds = plan_together([decider.plan() for decider in self.deciders], self.graph, self.network)
         seconds += self.graph.n * PLANNING_S * (self.scheme == "direct")
-        for decider, knowledge, (plan, _) in zip(self.deciders, self.known_by, made, strict=True):
-            decider.changed(lending=True, seconds=seconds)
-            knowledge.follow(plan)
+        for decider, (plan, _) in zip(self.deciders, made, strict=True):
+            decider.follow(plan, seconds)
         return seconds
 
 

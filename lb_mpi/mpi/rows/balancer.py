@@ -434,7 +434,7 @@ class Balancer:
         else:
             self._presence.commit(interrupts, ends=True)
         if decided.formed and computing.results.spec is None and self._form is not None:
-            computing.results.look_like(self._form)
+            computing.results.allocate(self._form)
         last = Balanced(
             act, words_of(decided.decision, decided.rows), decided.imbalance_before, decided.imbalance_after, decided.rows,
             decided.bytes, steps, computing.spent_s + planned_s, decided.decision.gain_s,
@@ -446,18 +446,16 @@ class Balancer:
         self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]
     ) -> tuple[float, int]:  # fmt: skip
         """Collective: follow the decision of all ranks, or raise; return the seconds and the steps of a plan."""
-        knowledge, plans, decision = self._knowledge, self._plans, decided.decision
-        planned_s, steps = 0.0, 0
+        plans, planned_s, steps = self._plans, 0.0, 0
         if decided.problem:
             raise_on_all(self._presence.comm, failed)
             raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
-        if decision.needs_plan:
+        if decided.decision.needs_plan:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
             plan, steps = plans.plan()
-            knowledge.follow(plan)
             planned_s = time.perf_counter() - began
-            plans.changed(plan, planned_s)
+            plans.decider.follow(plan, planned_s)
         if decided.compare:
             self._agree_on_results(computing.results)
         return planned_s, steps

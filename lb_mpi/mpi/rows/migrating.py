@@ -26,11 +26,13 @@ from lb_mpi.mpi.common.collective import agree, allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import Plans
 from lb_mpi.mpi.rows.rows import Rows, columns_of, empty_parcel, head
 from lb_mpi.rebalancing.slabs import move_cuts
+from lb_mpi.reduction import Reduction
 
 ORDERS = ("appended", "kept")
 _KIND = 0
@@ -64,7 +66,7 @@ def migrate(
     """
     began = time.perf_counter()
     work = knowledge.measured(rows.n)
-    timed = bool(_allreduce(comm, int(work is not None), MPI.MIN))
+    timed = not _reduce(comm, maxima=[work is None]).maxima[0]
     if work is None or not timed:
         work = np.ones(rows.n)
     table = np.column_stack([work if costs is None else costs, work])
@@ -90,15 +92,15 @@ def migrate(
             joined = sorted([comm.rank, *moves.sources])
             counts = np.diff(ends, prepend=0)
         steps = moves.steps
-        n_rows = int(_allreduce(comm, sum(map(len, moves.leaving.values())), MPI.SUM))
+        n_rows = int(_reduce(comm, sums=[sum(map(len, moves.leaving.values()))]).sums[0])
     if n_rows:
         value, table, sent = _move(comm, rows, table, moves, joined)
         with presence_of(comm).committing():
-            n_bytes = int(_allreduce(comm, sent, MPI.SUM))
             after = plans.levels(float(table[:, 0].sum()))
-            trigger.cost_s = _allreduce(comm, time.perf_counter() - began, MPI.MAX)
+            whole = _reduce(comm, sums=[sent], maxima=[time.perf_counter() - began])
+        n_bytes, trigger.cost_s = int(whole.sums[0]), float(whole.maxima[0])
         knowledge.own(table[:, 1] if timed else None)
-        plans.changed(None)
+        plans.decider.changed(lending=False)
     gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
         n_rows > 0, _words(decision, n_rows), before.imbalance, after.imbalance, n_rows, n_bytes, steps,
@@ -142,10 +144,9 @@ def _ends(
     mine = owner == comm.rank
     before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])
     middles = before + (np.cumsum(costs) - 0.5 * costs) / most
-    found, moved = np.zeros(comm.size - 1, dtype=np.int64), np.zeros(comm.size - 1, dtype=np.int64)
+    found = np.zeros(comm.size - 1, dtype=np.int64)
     found[mine] = ends[comm.rank] - len(costs) + np.searchsorted(middles, cuts[mine])
-    wait(comm, comm.Iallreduce(found, moved, MPI.SUM), (found, moved))
-    inner = np.where(cuts == places[:-1], ends[:-1], moved)
+    inner = np.where(cuts == places[:-1], ends[:-1], _reduce(comm, sums=found.tolist()).sums)
     return np.maximum.accumulate(np.append(inner, ends[-1]))
 
 
@@ -240,10 +241,10 @@ def _allgather(comm: MPI.Intracomm, value: float) -> Floats:
     return everyone
 
 
-def _allreduce(comm: MPI.Intracomm, value: float, operation: MPI.Op) -> float:
-    mine, result = np.array([float(value)]), np.zeros(1)
-    wait(comm, comm.Iallreduce(mine, result, operation), (mine, result))
-    return float(result[0])
+def _reduce(comm: MPI.Intracomm, sums: Sequence[int] = (), maxima: Sequence[float] = ()) -> Reduction:
+    reducing = Reducing(comm, Reduction(np.array(sums, dtype=np.int64), np.array(maxima, dtype=float)))
+    presence_of(comm).wait(reducing.done, reducing)
+    return reducing.answer
 
 
 def check_costs(costs: ArrayLike, n: int) -> Floats:

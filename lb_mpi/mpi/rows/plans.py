@@ -51,10 +51,6 @@ class Plans:
         """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
         return self._run(self.decider.levels(load))
 
-    def changed(self, plan: Plan | None, seconds: float | None = None) -> None:
-        """Record that the next round follows `plan` (None: all rows at home), which took `seconds` (None: not known)."""
-        self.decider.changed(lending=plan is not None, seconds=seconds)  # the same on all ranks: this one may lend nothing
-
     def _run(self, planning: Story[T]) -> T:
         port = _PlanningPort(self._presence, planning, self.decider.neighbours)
         try:

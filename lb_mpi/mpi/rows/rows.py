@@ -269,9 +269,9 @@ class Results:
         self._early: list[tuple[Rowset, Buffer]] = []
         self._n_missing = rows.n
         if rows.pack is not None:
-            self.look_like(rows.spec)
+            self.allocate(rows.spec)
 
-    def look_like(self, spec: Spec) -> None:
+    def allocate(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
         self.spec, self.mark = spec, _mark(spec)
         self._columns = self.room(self._rows.n)
@@ -298,7 +298,7 @@ class Results:
             shapes.append(column.shape[1:])
         spec = Spec(_form(result), tuple(dtypes), tuple(shapes), len(columns))
         if self.spec is None:
-            self.look_like(spec)
+            self.allocate(spec)
         elif spec != self.spec:
             raise self._returned(spec.words, f"{self.spec.words}, as for the rows before")
         return columns
@@ -311,7 +311,7 @@ class Results:
             if spec.mark != expected.mark:
                 raise self._returned(f"{spec.words} on rank {rank}", f"{expected.words}, as on rank {first}")
         if self.spec is None:
-            self.look_like(expected)
+            self.allocate(expected)
 
     def _returned(self, found: str, expected: str) -> BalanceError:
         return BalanceError(returned(self._function, found, expected))
@@ -349,7 +349,7 @@ class Results:
         """Store results that another rank has computed."""
         mark = head(buffer).mark
         if self.spec is None and self._known is not None and mark == self._known.mark:
-            self.look_like(self._known)
+            self.allocate(self._known)
         if self.spec is None:
             self._early.append((index, buffer))
             self.mark = UNKNOWN
@@ -361,7 +361,7 @@ class Results:
         """The results in the function's form; in the form of the rows if no rank has any."""
         if self.spec is None:
             form, dtypes, shapes, n, *_ = self._rows.spec
-            self.look_like(Spec(form, dtypes[:n], shapes[:n], n))
+            self.allocate(Spec(form, dtypes[:n], shapes[:n], n))
         assert self.spec is not None
         if self._n_missing:
             raise ProtocolError(f"{self._n_missing} of {self._rows.n} results are missing, as {self.spec.words}")
