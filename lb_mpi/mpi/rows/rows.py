@@ -115,7 +115,7 @@ class Rows:
                 raise TypeError(f"{name} = {show(value)}: expected a function")
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
-        places = [k for k, one in enumerate(more) if not _is_scalar(one)] if more else []
+        places = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
@@ -129,33 +129,19 @@ class Rows:
         self.mark, self.kinds = _mark(self.spec), _kinds(self.spec, pack, unpack)
         self.n_units = -(-self.n // (size or 1))
 
-    def _set_arrays(self, rows: Any, more: Sequence[Any], places: Sequence[int], block_rows: int) -> None:
+    def _set_arrays(self, rows: Any, more: Sequence[Any], places: tuple[int, ...], block_rows: int) -> None:
         """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these places."""
-        proper = list(rows) if isinstance(rows, list | tuple) else [rows]
-        if not proper:
-            raise TypeError("rows without arrays: expected at least one")
-        if len(proper) + len(places) > MOST_COLUMNS:
-            raise TypeError(f"rows and more: {len(proper) + len(places)} arrays: expected at most {MOST_COLUMNS}")
-        form, dtypes, shapes, orders = _form(rows), list[Any](), list[Any](), list[Order]()
-
-        def called(at: int) -> str:
-            if at >= len(proper):
-                return f"more[{places[at - len(proper)]}]"
-            return "rows" if form == "array" else f"rows[{at}]"
-
-        self.columns, self.n = [*proper, *map(more.__getitem__, places)], -1
+        form, arrays = _form(rows), list[_Array]()
+        self.columns = [rows] if form == "array" else list(rows)
+        names = _Names(form, len(self.columns), places)
+        if places:
+            self.columns += [more[k] for k in places]
         for at, column in enumerate(self.columns):
-            if type(column) not in PLAIN or column.ndim < 1 or column.dtype.hasobject:
-                raise _wrong(column, called(at))
-            self.n = len(column) if not at else self.n
-            if len(column) != self.n:
-                raise ValueError(f"{called(at)} has {counted(len(column), 'row')}: expected {self.n}, as {called(0)} has")
-            dtypes.append(column.dtype)
-            shapes.append(column.shape[1:])
-            orders.append(order_of(column))
-        self.orders = tuple(orders)
-        named = type(rows).__qualname__ if isinstance(rows, tuple) and hasattr(rows, "_make") else ""
-        self.spec = Spec(form, tuple(dtypes), tuple(shapes), len(proper), block_rows, named)
+            if type(column) not in PLAIN:
+                raise _no_array(column, names.of(at))
+            arrays.append((column.dtype, column.shape, order_of(column)))
+        named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
+        self.spec, self.orders, self.n = _spec_of(names, named, block_rows, tuple(arrays))
 
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
@@ -209,16 +195,51 @@ def _form(rows: Any) -> str:
     return "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
 
 
-def _wrong(column: Any, name: str) -> Exception:
+_Array = tuple[np.dtype[Any], tuple[int, ...], Order]  # dtype, shape, order in memory
+
+
+class _Names(NamedTuple):
+    """Names of columns, for messages."""
+
+    form: str  # of the rows proper
+    n_home: int
+    places: tuple[int, ...]  # of the others, in `more`
+
+    def of(self, at: int) -> str:
+        """Return the name of a column."""
+        if at >= self.n_home:
+            return f"more[{self.places[at - self.n_home]}]"
+        return "rows" if self.form == "array" else f"rows[{at}]"
+
+
+@functools.lru_cache(64)  # in each call
+def _spec_of(names: _Names, named: str, block_rows: int, arrays: tuple[_Array, ...]) -> tuple[Spec, Orders, int]:
+    """Check arrays; return their Spec, their orders, and the number of rows."""
+    if not names.n_home:
+        raise TypeError("rows without arrays: expected at least one")
+    if len(arrays) > MOST_COLUMNS:
+        raise TypeError(f"rows and more: {len(arrays)} arrays: expected at most {MOST_COLUMNS}")
+    dtypes, shapes, orders = zip(*arrays, strict=True)
+    for at, (dtype, shape, _) in enumerate(arrays):
+        name = names.of(at)
+        if not shape:
+            raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
+        if dtype.hasobject:
+            objects = "expected no Python objects (for a list of objects: pack, unpack)"
+            raise TypeError(f"{name} of dtype {dtype}: {objects}")
+        if shape[0] != shapes[0][0]:
+            n = shapes[0][0]
+            raise ValueError(f"{name} has {counted(shape[0], 'row')}: expected {n}, as {names.of(0)} has")
+    spec = Spec(names.form, dtypes, tuple(shape[1:] for shape in shapes), names.n_home, block_rows, named)
+    return spec, orders, shapes[0][0]
+
+
+def _no_array(column: Any, name: str) -> Exception:
     """Say what is wrong with what should be a column."""
-    if type(column) not in PLAIN:
-        objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
-        if name.startswith("more"):
-            objects = " or a scalar (pass other values as keyword arguments)"
-        return refused(name, column, objects)
-    if column.ndim < 1:
-        return ValueError(f"{name} of shape (): expected at least one dimension, the rows")
-    return TypeError(f"{name} of dtype {column.dtype}: expected no Python objects (for a list of objects: pack, unpack)")
+    objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
+    if name.startswith("more"):
+        objects = " or a scalar (pass other values as keyword arguments)"
+    return refused(name, column, objects)
 
 
 def empty_parcel(kind: int) -> Buffer:
