@@ -163,6 +163,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_
         assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
         assert SIZE == 1 or BalanceReason.CUT.words in reasons or "plan unchanged: no lighter cut was found" in reasons
         assert not opportunities._heavy
+        assert opportunities.promises.part == 1.0  # that no lighter cut was found breaks no promise
 
 
 def virtual(plan: HaloPlan, seconds: Callable[[int], float], steps: int, **options: Any) -> list[float]:
@@ -307,6 +308,45 @@ def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(cost, 
         assert balance.skips((own_s, 0.0), np.resize(cost, 6), 0.0, 0.0)
     assert not balance._speeds
     assert not recwarn
+
+
+def test_first_costs_between_two_opportunities_are_in_another_unit_and_no_speed():
+    """They are used from the next opportunity on, as given costs."""
+    balance = PlanBalance(np.ones(6))
+    balance.opportunities._skipped = 9
+    for own_s in (0.0, 2.0):
+        assert balance.skips((own_s, 0.0), np.full(6, 1e6), 0.0, 0.0)
+    assert [*balance._speeds] == [3.0]
+
+
+@pytest.mark.one_mpi
+@pytest.mark.skipif(SIZE != 3, reason="three parts of one graph")
+def test_a_rank_that_keeps_its_vertices_keeps_its_objects():
+    """Rank 0 gives two vertices to rank 1."""
+    with deal(mesh(1, 30), parts=on_root(np.repeat(np.arange(3), [12, 8, 10]))) as plan:
+        part, value = plan.part, plan.vertices * 1.0
+        at_speed(plan, 1.0)
+        (found,) = plan.rebalance(value, when="always")
+        assert COMM.allgather(len(plan.vertices)) == [10, 10, 10]
+        if RANK == 2:
+            assert found is value
+            assert plan.part is part
+        check(plan, mesh(1, 30))
+
+
+@pytest.mark.one_mpi
+def test_the_order_of_values_is_agreed_on_anew_when_vertices_have_moved():
+    """A rank that is left with one vertex can't know the order in memory of its values."""
+    with deal(mesh(1, 4 * SIZE)) as plan:
+        value = np.asfortranarray(np.stack([plan.vertices] * 3, axis=1))
+        assert plan.exchange(value).flags.f_contiguous
+        for _ in range(3):
+            at_speed(plan, 0.01 if RANK == 0 else 1.0)
+            (value,) = plan.rebalance(value, when="always")
+        assert SIZE == 1 or min(COMM.allgather(len(plan.vertices))) == 1
+        around = plan.exchange(value)
+        assert around.flags.f_contiguous
+        np.testing.assert_array_equal(around[:, 0], [*plan.vertices, *plan.ghosts])
 
 
 def test_a_wait_does_not_count():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,7 @@ def play_drawn(seed: int, slabs: bool, chance: float) -> int:
     if actors[0].links is not None and case.graph.components()[0] == 1:
         case.check_flows(actors, 0.02)
     assert actors[0].outcome.failed == any(actor.error for actor in actors)
+    assert actors[0].outcome.steps < 500, "a flow that changes nothing does not end"
     return int(actors[0].outcome.moved)
 
 
@@ -148,10 +149,76 @@ def test_a_move_that_does_not_hold_its_promise_twice_is_damped_and_one_that_make
     assert promises.part == 0.125
     assert after_moves((3.0, 3.0, 0.0), broken, broken, broken, (4.0, 4.0, 0.0))[0][-2:] == ["BROKEN", "GAIN"]  # a change
     assert after_moves((3.0, 3.0, 0.0), slower, (3.0, 3.0, 0.0))[0] == ["GAIN", "UNDONE", "GAIN"]
+    assert after_moves((3.0, 3.0, 0.0), (3.02, 2.0, 3.02))[0] == ["GAIN", "GAIN"]  # by less than noise
     assert after_moves((3.0, 3.0, 0.0), (3.5, 2.0, 2.0))[0] == ["GAIN", "GAIN"]  # another rank became slow
     assert after_moves((3.0, 3.0, 0.0), (2.4, 2.0, 2.4))[1].part == 1.0
     assert after_moves((3.0, 3.0, 0.0), (2.8, 2.0, 2.8))[1].part == 1.0  # half of it is missing, but steps are faster
     assert after_moves((3.0, 3.0, 0.0), (2.9, 2.0, 2.9))[1].part == 0.5
+
+
+def paused(when: Any, tolerance: float = 0.05, every: int = 1) -> Opportunities:
+    """Return opportunities after two broken promises, when the slowest rank needed 3 s."""
+    opportunities = Opportunities(trigger=Trigger(when, every, tolerance))
+    for _ in range(2):
+        opportunities.promises.breach(3.0)
+    return opportunities
+
+
+def uneven(queued: float = 0.0, call_s: float = 0.0) -> GraphTotals:
+    """Two ranks need 3 s and 1 s: an imbalance of 50 %; both queue for this part of their time."""
+    reports = [report(RankLoad(load, 1.0, queued, 1.0), Units(1.0, 1.0), call_s=call_s) for load in (3.0, 1.0)]
+    return totals_of(reduced(reports), Units(1.0, 1.0))
+
+
+def test_a_pause_is_the_reason_only_where_vertices_would_move() -> None:
+    for when, tolerance, reason in (
+        ("auto", 0.05, BalanceReason.BROKEN), ("auto", 0.6, BalanceReason.WITHIN), (0.4, 0.05, BalanceReason.BROKEN),
+        (0.6, 0.05, BalanceReason.BELOW), ("always", 0.05, BalanceReason.ALWAYS),
+    ):  # fmt: skip
+        assert paused(when, tolerance).decide(uneven(), 2).decision.reason is reason, (when, tolerance)
+
+
+def test_a_pause_gets_no_longer_than_1024_opportunities() -> None:
+    promises = Promises()
+    for _ in range(40):
+        promises.breach(3.0)
+    assert sum(promises.forbid(3.0) for _ in range(2000)) == 1023
+
+
+def test_each_decision_counts_as_an_opportunity() -> None:
+    """With every=2, each second call is one, whatever was decided at the last one."""
+    undone, crowded, plain = (Opportunities(trigger=Trigger("auto", 2)) for _ in range(3))
+    undone.promises.make(Promise(2.0, 1.0))
+    slower = uneven()._replace(most=uneven().most._replace(seconds=3.0, expected_s=1.0, grown_s=3.0))
+    for opportunities, totals, reason in (
+        (paused("auto", every=2), uneven(), BalanceReason.BROKEN), (undone, slower, BalanceReason.UNDONE),
+        (crowded, uneven(0.9), BalanceReason.CROWDED), (plain, uneven(), BalanceReason.GAIN),
+    ):  # fmt: skip
+        assert opportunities.skips()
+        assert not opportunities.skips()
+        assert opportunities.decide(totals, 2).decision.reason is reason
+        assert opportunities.skips()
+        assert not opportunities.skips()
+
+
+def test_the_next_opportunity_is_when_the_losses_reach_the_cost() -> None:
+    """By their cost, opportunities would be 18 calls apart; a move costs 8 s, and saves a second in each call."""
+    opportunities = Opportunities()
+    opportunities.trigger.paid(8.0)
+    assert opportunities.decide(uneven(call_s=1.0), 2).decision.reason is BalanceReason.NO_GAIN
+    assert [opportunities.skips() for _ in range(8)] == [True] * 7 + [False]
+
+
+def test_ranks_without_work_are_level() -> None:
+    totals = totals_of(reduced([report(RankLoad(0.0, 1.0), Units(), call_s=1.0)] * 2), Units(1.0, 1.0))
+    decided = Opportunities().decide(totals._replace(sums=totals.sums._replace(speed=2.0)), 2)
+    assert (decided.decision.reason, decided.before) == (BalanceReason.WITHIN, 0.0)
+
+
+def test_with_always_the_call_after_a_move_is_an_opportunity() -> None:
+    opportunities = Opportunities(trigger=Trigger("always"))
+    opportunities.moved(10.0, BalanceReason.ALWAYS)
+    assert not opportunities.skips()
 
 
 def test_a_move_counts_as_better_by_its_own_numbers() -> None:
@@ -250,10 +317,19 @@ def totals_with_checksums(*checksums: int) -> GraphTotals:
     return totals_of(reduced([report(RankLoad(1.0, 1.0), Units(), checksum=one) for one in checksums]), Units())
 
 
+def level_cases(scale: float) -> Iterator[Case]:
+    """Yield cases of ranks that need the same time, but for the last bit."""
+    for seed in range(20):
+        speeds = scale * np.random.default_rng(seed).uniform(0.2, 1.0, 3)
+        yield Case(mesh(1, 3), np.arange(3), 0.3 * speeds, speeds)
+
+
 @pytest.mark.parametrize("scale", [1e-290, 1.0, 1e300])
 def test_loads_and_speeds_of_any_size_give_the_same_decision(scale: float) -> None:
     case = Case(mesh(1, 4), np.array([0, 0, 0, 1]), scale * np.ones(4), scale * np.ones(2))
     assert case.decide()[1].before == pytest.approx(0.5)
+    assert case.totals(Units(1e-25 * scale, 1e-25 * scale)) == case.totals(Units())
+    assert all(even.decide()[1].before >= 0.0 for even in level_cases(scale))  # not -1e-10, by rounding
     tiny = case._replace(costs=np.full(4, 1e-320), speeds=np.full(2, 1e-320))
     assert tiny.decide()[1].decision.reason is BalanceReason.UNMEASURED
 

@@ -5,10 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Graph, mesh
 from lb_mpi.metrics import imbalance
 from lb_mpi.partitioning.partition import partition
 from lb_mpi.partitioning.quality import partition_metrics
+from lb_mpi.rebalancing.jobs import Build, run
+from lb_mpi.rebalancing.moving import Owners
 from lb_mpi.rebalancing.rebalance import quotient_graph, rebalance
 from tests.diffusing import random_graph
 
@@ -58,6 +61,13 @@ def test_a_graph_in_pieces_is_levelled_across_them() -> None:
     assert imbalance_of(parts, np.ones(200), speeds) <= 0.05
     quotient = quotient_graph(graph, np.arange(200) // 50, 4)
     assert quotient.components()[0] == 2
+
+
+def test_a_rank_whose_ghosts_alone_change_their_owner_gets_a_new_part_for_the_same_values():
+    part = part_of(Pieces(mesh(1, 3), np.arange(3), 3)[1], 1)
+    built = run(Build(1, part, np.ones(1), Owners(np.array([1]), np.array([2, 2])), {}))
+    assert built.part.ranks.tolist() == [2]
+    assert built.places is None
 
 
 def test_graphs_without_edges_or_work_keep_their_parts() -> None:
