@@ -1,4 +1,4 @@
-"""What the command lines of the apps have in common: options of the search, errors, progress, exit codes."""
+"""What the command lines of the apps have in common: options of the search, errors, exit codes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from typing import Any, NoReturn
 from mpi4py import MPI
 
 import lb_mpi
-from apps.progress import add_progress, shown
 from apps.speeds import Change, Varying, change_of, seconds_for
 from lb_mpi.checks import emulated_speeds
-from lb_mpi.cli.run.command import Command, Output, Parser, execute
+from lb_mpi.cli.run.command import Command, Output, execute
 from lb_mpi.cli.run.options import add_slow_ranks
 from lb_mpi.emulate import throttled
 from lb_mpi.mpi.common.collective import agree
@@ -191,16 +190,8 @@ def app(
     main: Callable[[MPI.Intracomm, argparse.Namespace], tuple[dict[str, Any], list[str]]],
 ) -> Command:
     """Return the command of an app; `main` returns (figures for machines, lines for people)."""
-
-    def arguments(parser: Parser) -> None:
-        add_arguments(parser)
-        add_progress(parser)
-
-    def started(options: argparse.Namespace) -> Output:
-        with shown(MPI.COMM_WORLD, options):
-            return Output(*main(MPI.COMM_WORLD, options))
-
-    return Command(name, "apps", text, "mpiexec -n 4 {}", arguments, started, ranks=True)
+    return Command(name, "apps", text, "mpiexec -n 4 {}", add_arguments,
+        lambda options: Output(*main(MPI.COMM_WORLD, options)), ranks=True)  # fmt: skip
 
 
 def run(command: Command) -> NoReturn:

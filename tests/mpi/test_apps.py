@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import math
-import os
 import pathlib
 import sys
 import types
@@ -16,9 +15,8 @@ from mpi4py import MPI
 from scipy import ndimage
 
 import lb_mpi
-from apps import command, heat, maze, particles, progress, sweep, tsp, uts, weather
+from apps import command, heat, maze, particles, sweep, tsp, uts, weather
 from apps.maze_search import FREE, random_maze
-from lb_mpi.mpi.common import recorder
 from tests.mpi.sizes import COMM
 
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
@@ -58,29 +56,6 @@ def alone(app: Any, *arguments: str) -> dict[str, object]:
 def test_published_trees(monkeypatch, tree, counts):
     given = answer(uts, monkeypatch, "--tree", tree)
     assert (given["nodes"], given["leaves"], given["depth"]) == counts
-
-
-@pytest.mark.parametrize(("arguments", "after_s"), [
-    (["--progress", "--json"], 0.0),
-    ([], progress.PATIENCE_S),
-    (["--json"], None),
-    (["--no-progress"], None),
-])  # fmt: skip
-def test_an_app_shows_its_progress(monkeypatch, arguments, after_s):
-    shown = []
-
-    @contextlib.contextmanager
-    def followed(folder, *, after_s, terminal):
-        yield
-        shown.append((after_s, next(pathlib.Path(folder).glob("*")).suffix))
-
-    monkeypatch.delenv(progress.SHOWN, raising=False)
-    monkeypatch.setattr(progress, "followed", followed)
-    monkeypatch.setattr(recorder, "_files", [])  # a process has one record, and that of another test is elsewhere
-    monkeypatch.setattr(progress, "on_one_machine", lambda comm: True)
-    assert run(uts, monkeypatch, "--type", "geometric", "--depth", "3", *arguments)[0] == 0
-    assert shown == ([] if after_s is None or COMM.rank else [(after_s, ".lbrec")])
-    assert recorder.VARIABLE not in os.environ
 
 
 def test_unequal_speeds(monkeypatch):

@@ -83,7 +83,7 @@ def test_the_last_bit_does_not_depend_on_rebalancing(monkeypatch, files):
     assert given["checksum"] == alone(heat, "mesh:17x23", "--steps", "30", "--work", "4000")["checksum"]
     assert COMM.size == 1 or given["vertices_moved"] > 0
     assert sum(given["vertices"]) == 17 * 23
-    code, out, err = run(heat, monkeypatch, "mesh:17x23", "--steps", "20", *options, "--no-progress")
+    code, out, err = run(heat, monkeypatch, "mesh:17x23", "--steps", "20", *options)
     assert (code, err) == (0, "")
     assert COMM.rank > 0 or re.search("rebalancings? moved", out), out
 

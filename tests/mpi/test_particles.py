@@ -23,7 +23,7 @@ def test_the_last_bit_does_not_depend_on_the_ranks(monkeypatch, extra):
     assert sum(given["particles"]) == 3000
     assert (given["rebalanced"] > 0) >= (given["cells_moved"] > 0)
     assert alone(particles, *SMALL, "--steps", "26")["checksum"] != expected["checksum"]
-    code, out, err = run(particles, monkeypatch, *arguments, "--no-progress")
+    code, out, err = run(particles, monkeypatch, *arguments)
     assert (code, err) == (0, "")
     assert COMM.rank > 0 or bool(extra) == bool(re.search("rebalancings? moved", out)), out
 

@@ -20,8 +20,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.cli.profile.profile import ANYBODY, Line, Profile, summary
-from lb_mpi.cli.profile.script import ClockComparison, Ended, ProfiledProgram, split_collectives
+from lb_mpi.cli.profile.profile import ANYBODY, Line, Profile, common, summary
+from lb_mpi.cli.profile.script import Ended, ProfiledProgram, compared, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from tests.mpi.sizes import COMM, RANK, SIZE, several
 
@@ -348,7 +348,7 @@ def test_the_profile_names_the_rank_that_others_waited_for(recorder):
         ]
         MPI.Request.Waitall(requests)
     recorder.stop()
-    split_collectives(COMM, recorder.calls, ClockComparison(COMM).end())
+    split_collectives(COMM, recorder.calls, (compared(COMM), compared(COMM)))
     found = lines(recorder)
     for call in (*ways, "Waitall"):
         if late != RANK and not (call == "Gather" and RANK > 0):
@@ -365,11 +365,11 @@ def test_clocks_of_different_hosts_are_set_side_by_side(monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: f"host {RANK}")
     monkeypatch.setattr(time, "perf_counter", lambda: plain() + offset_s)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: plain_ns() + int(1e9 * offset_s))
-    clock = ClockComparison(COMM).end()
+    clocks = compared(COMM), compared(COMM)
     now = plain_ns()
-    common = int(clock.common(np.array([now + int(1e9 * offset_s)]))[0])
-    assert abs(common - now) <= 1e9 * clock.error_s + 1_000_000
-    assert (clock.error_s > 0) == (RANK > 0)
+    by_root = int(common(np.array([now + int(1e9 * offset_s)]), clocks)[0])
+    assert abs(by_root - now) <= 1e9 * clocks[1].error_s + 1_000_000
+    assert (clocks[1].error_s > 0) == (RANK > 0)
 
 
 def test_libraries_on_a_timed_communicator(recorder):

@@ -68,10 +68,10 @@ class Host:
         return said[:-1]
 
     @contextmanager
-    def sent(self, data: str, *, marked: bool = True, uid: int = 0, saves: int = 0) -> Iterator[int]:
+    def sent(self, data: str, *, uid: int = 0, saves: int = 0) -> Iterator[int]:
         """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
         argv = [sys.executable, "-c", SEND, str(ROOT), self.mark, str(uid), data, str(saves or "")]
-        with started(argv, env=self.env if marked else dict(os.environ), stdin=subprocess.PIPE) as process:
+        with started(argv, env=self.env, stdin=subprocess.PIPE) as process:
             assert process.stdout.readline() == "sent\n"
             yield process.pid
 
@@ -134,16 +134,11 @@ def test_junk_is_ignored(host, saves):
             assert host.answers("save", "stack 3") == ['lb_mpi stack {"rank": "3", "text": ""}\n'], junk
 
 
-@pytest.mark.parametrize("uid", [0, pytest.param(NOBODY, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"))])
-def test_a_stranger_is_not_believed(host, uid):
-    with host.sent(line_of(DEATH), marked=bool(uid), uid=uid):
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_another_user_is_not_believed(host):
+    with host.sent(line_of(DEATH), uid=NOBODY):
         assert host.answers() == []
-    with host.sent(begun("0"), marked=bool(uid), uid=uid, saves=1):
-        assert host.answers() == []
-
-
-def test_a_death_is_reported_by_the_rank_itself(host):
-    with host.sent(line_of(DEATH)):  # bears the mark, but has not said that it is there
+    with host.sent(begun("0"), uid=NOBODY, saves=1):
         assert host.answers() == []
 
 

@@ -96,19 +96,12 @@ def test_the_line_of_a_program_with_steps_shows_the_time_left():
     assert words(assemble([*found[1:], file_of(Record(0.0), 0, 7.0, 1, ended=False)])).startswith("7 s: ")
 
 
-def test_it_is_shown_by_a_process_of_its_own(tmp_path):
+def test_it_is_shown_by_a_process_of_its_own(tmp_path, capfd):
     for name, data in files(9.0, ended=True):
         (tmp_path / name).write_bytes(data)
-    screen = tmp_path / "screen"
-    with followed(str(tmp_path), terminal=str(screen)):
-        until(lambda: screen.exists() and screen.read_text())
-    assert screen.read_text().startswith("9 s: 1,300 tasks")
-
-
-def test_a_run_that_ends_at_once_is_not_shown(tmp_path):
-    with followed(str(tmp_path / "none"), after_s=1e6, terminal=str(tmp_path / "screen")):
-        pass
-    assert list(tmp_path.iterdir()) == []
+    with followed(str(tmp_path)):
+        said = until(lambda: capfd.readouterr().err)
+    assert said.startswith("9 s: 1,300 tasks")
 
 
 def test_it_stops_when_who_started_it_is_gone(tmp_path):
@@ -145,12 +138,10 @@ def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path, monkeypatc
     assert [one.name for one in Path(other).iterdir()] == ["rank0.lbrec"]
 
 
-def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    make = f"import os, tempfile; from lb_mpi.cli.run import progress; tempfile.tempdir = {str(tmp_path)!r}"
-    killed = f"{make}; scratch = progress.scratch(); scratch.__enter__(); os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", killed], cwd=ROOT).returncode == -9
-    with progress.scratch() as mine:
-        assert len([*tmp_path.iterdir()]) == 2
-        progress.remove_scratch()
-        assert [*tmp_path.iterdir()] == [Path(mine)]
+def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path):
+    make = "import os, sys; from lb_mpi.cli.run.progress import scratch"
+    script = f"{make}\nwith scratch(sys.argv[1]): os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT).returncode == -9
+    (left,) = tmp_path.iterdir()
+    with progress.scratch(str(tmp_path)) as first, progress.scratch(str(tmp_path)) as second:
+        assert {*tmp_path.iterdir()} == {Path(first), Path(second)} - {left}

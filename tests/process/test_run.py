@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import commands, limit, start, watch
+from lb_mpi.cli.run import commands, limit, mpiexec, start, watch
 from lb_mpi.cli.run.hosts import Host
-from lb_mpi.cli.run.start import Mpiexec, command, fill, identify
+from lb_mpi.cli.run.mpiexec import Mpiexec, command, identify
+from lb_mpi.cli.run.start import fill
 from tests.process.lab import MPIEXEC, ROOT, Lab, gone, mpi_library, script, until
 from tests.process.started import LIMIT_S
 
@@ -176,15 +177,15 @@ def test_an_mpiexec_beside_the_interpreter_is_found_without_a_path(tmp_path, mon
     (beside / "mpiexec").touch(0o755)
     monkeypatch.setattr("sys.executable", str(beside / "python"))
     monkeypatch.setenv("PATH", str(other))
-    assert start.find("mpiexec") == str(beside / "mpiexec")
+    assert mpiexec.find("mpiexec") == str(beside / "mpiexec")
     (other / "mpiexec").touch(0o755)
-    assert start.find("mpiexec") == str(other / "mpiexec")  # what the user has chosen
+    assert mpiexec.find("mpiexec") == str(other / "mpiexec")  # what the user has chosen
     with pytest.raises(ValueError, match="nosuch: not found"):
-        start.find("nosuch")
+        mpiexec.find("nosuch")
     for folder in (beside, other):
         (folder / "mpiexec").unlink()
     with pytest.raises(ValueError, match=r"^no mpiexec beside python or in PATH: pip install 'PATH/TO/CLONE\[mpich\]' or "):
-        start.find("mpiexec")
+        mpiexec.find("mpiexec")
 
 
 # Two ranks, which note their pids and compute; each has a child in a session of its own.
@@ -360,7 +361,7 @@ def test_nothing_is_left_however_it_is_ended(lab, tmp_path, monkeypatch, number)
 
 def test_a_link_to_ssh_is_where_a_shell_needs_no_quotes(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "my files"))
-    with start.link_to("/usr/bin/ssh") as link:
+    with mpiexec.link_to("/usr/bin/ssh") as link:
         assert str(link) == shlex.quote(str(link))
         assert os.readlink(link) == "/usr/bin/ssh"
     assert not link.parent.exists()

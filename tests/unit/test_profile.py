@@ -15,10 +15,11 @@ from lb_mpi.cli.profile.profile import (
     PARTLY,
     TOGETHER,
     Calls,
-    ClockModel,
+    Comparison,
     Line,
     Profile,
     RankProfile,
+    common,
     lateness,
     summary,
     table,
@@ -61,9 +62,8 @@ def test_waits_are_those_that_loops_over_calls_find(seed):
 
 
 def test_a_clock_drifts_between_two_comparisons():
-    clock = ClockModel(begin_ns=0, end_ns=1000, begin_offset_s=100e-9, end_offset_s=200e-9)
-    assert clock.common(np.array([0, 500, 1000])).tolist() == [100, 650, 1200]
-    assert ClockModel().common(np.array([7])).tolist() == [7]
+    clocks = Comparison(0, 100e-9), Comparison(1000, 200e-9)
+    assert common(np.array([0, 500, 1000]), clocks).tolist() == [100, 650, 1200]
 
 
 def test_calls_of_a_place_add_up():

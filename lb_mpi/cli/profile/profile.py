@@ -146,21 +146,19 @@ class Calls:
         return len(stream) - 1
 
 
-class ClockModel(NamedTuple):
-    """One rank's clock against rank 0's, compared at the start and end of the run, and linear in between."""
+class Comparison(NamedTuple):
+    """A comparison of one rank's clock with rank 0's."""
 
-    begin_ns: int = 0  # this rank's clock at the first comparison
-    end_ns: int = 1  # and at the last
-    begin_offset_s: float = 0.0  # rank 0's clock minus this one's
-    end_offset_s: float = 0.0
-    error_s: float = 0.0  # maximum error of the offsets
+    at_ns: int  # this rank's clock
+    offset_s: float  # rank 0's clock minus this one's
+    error_s: float = 0.0
 
-    def common(self, times: Ints) -> Ints:
-        """Return this rank's times by rank 0's clock."""
-        offsets_s = self.begin_offset_s, self.end_offset_s
-        offset_ns = 1e9 * np.interp(times, (self.begin_ns, self.end_ns), offsets_s)
-        common: Ints = times + np.rint(offset_ns).astype(np.int64)
-        return common
+
+def common(times: Ints, clocks: Sequence[Comparison]) -> Ints:
+    """Return a rank's times by rank 0's clock, which is linear between two comparisons."""
+    at_ns, offsets_s, _ = zip(*clocks, strict=True)
+    by_root: Ints = times + np.rint(1e9 * np.interp(times, at_ns, offsets_s)).astype(np.int64)
+    return by_root
 
 
 def lateness(row: int, members: Sequence[int], calls: Ints) -> tuple[Ints, Ints]:

@@ -28,10 +28,11 @@ from lb_mpi.cli.profile.profile import (
     ABSENT,
     NOBODY,
     Calls,
-    ClockModel,
+    Comparison,
     Profile,
     RankProfile,
     Stream,
+    common,
     lateness,
     until_the_end,
 )
@@ -100,7 +101,7 @@ class ProfiledProgram:
         If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
         after waiting 5 s for the others to end.
         """
-        self._clocks = ClockComparison(self._comm)
+        self._began = compared(self._comm)
         self._recorder = Recorder(MPI.COMM_WORLD)
         self._installed = Installed(self._recorder)
         self._installed.put(MPI, "Init", lambda: None)  # MPI is initialised already
@@ -194,10 +195,10 @@ class ProfiledProgram:
         if not _all_come(own, STOP_S if stopped else PATIENCE_S if exits is not None and exits.code else math.inf):
             set_abort_status(exits)
             return False
-        clock = self._clocks.end()
-        split_collectives(own, calls, clock, stopped=stopped)
+        clocks = self._began, compared(own)
+        split_collectives(own, calls, clocks, stopped=stopped)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
-        found = allgather(own, (mine, recorder.unseen, calls.n_lost, clock.error_s))
+        found = allgather(own, (mine, recorder.unseen, calls.n_lost, max(one.error_s for one in clocks)))
         is_root = own.rank == 0
         if not stopped:
             own.Free()
@@ -257,22 +258,15 @@ def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s:
 # --- the end: clocks, collectives, all profiles on rank 0 -------------------------------------------------------------
 
 
-class ClockComparison:
-    """The first comparison with rank 0's clock, at the program's start; `end` makes the second.  Both are collective."""
-
-    def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm, self._hosts = comm, allgather(comm, socket.gethostname())
-        self._begin = time.perf_counter_ns(), *compare_clocks(comm, self._hosts)
-
-    def end(self) -> ClockModel:
-        """Return the model of this rank's clock relative to rank 0's during the run."""
-        begin_ns, begin_offset_s, begin_error_s = self._begin
-        end_offset_s, end_error_s = compare_clocks(self._comm, self._hosts)
-        now = time.perf_counter_ns()
-        return ClockModel(begin_ns, now, begin_offset_s, end_offset_s, max(begin_error_s, end_error_s))
+def compared(comm: MPI.Intracomm) -> Comparison:
+    """Collective: compare this rank's clock with rank 0's."""
+    offset_s, error_s = compare_clocks(comm, allgather(comm, socket.gethostname()))
+    return Comparison(time.perf_counter_ns(), offset_s, error_s)
 
 
-def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel, *, stopped: bool = False) -> None:
+def split_collectives(
+    comm: MPI.Intracomm, calls: Calls, clocks: Sequence[Comparison], *, stopped: bool = False
+) -> None:  # fmt: skip
     """Collective: find for each line of `calls` the ranks for which its collectives waited.
 
     If they were `stopped`, they wait also for the ranks that had not come to the last ones.
@@ -284,14 +278,14 @@ def split_collectives(comm: MPI.Intracomm, calls: Calls, clock: ClockModel, *, s
     for digest, stream in sorted(streams.items()):  # in the same order on all ranks
         counts = [one[digest] for one in everyone if digest in one]
         if len(counts) == len(stream.members):
-            _account(calls, stream, *_split(comm, stream, max(counts) if stopped else min(counts), clock))
+            _account(calls, stream, *_split(comm, stream, max(counts) if stopped else min(counts), clocks))
 
 
 def _digest(members: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(np.array(members, dtype=np.int64).tobytes(), digest_size=8).digest()
 
 
-def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tuple[Ints, Ints]:
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[Comparison]) -> tuple[Ints, Ints]:
     """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
     columns = stream.kinds, stream.posted, stream.entered, stream.left
     rest = n - len(stream)
@@ -300,7 +294,7 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clock: ClockModel) -> tu
         kinds = np.pad(kinds, (0, rest), constant_values=ABSENT)
         now = time.perf_counter_ns()
         posted, entered, left = (np.pad(times, (0, rest), constant_values=now) for times in (posted, entered, left))
-    mine = np.stack([kinds, clock.common(posted), clock.common(entered), clock.common(left)])
+    mine = np.stack([kinds, *(common(times, clocks) for times in (posted, entered, left))])
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
     found = []

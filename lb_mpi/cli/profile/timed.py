@@ -1,8 +1,9 @@
 """Timed replacements of mpi4py's communicators, requests and messages, and the `Recorder` of one rank's calls.
 
 Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `Installed` replaces the classes in
-`mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  No message is added or
-removed on the program's communicators.  Windows and files are not timed, but their use is noted.
+`mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  (So this is the only
+command that imports mpi4py.)  No message is added or removed on the program's communicators.  Windows and files are not
+timed, but their use is noted.
 
 The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.cli.profile.profile.Calls`
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one

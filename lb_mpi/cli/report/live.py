@@ -1,6 +1,6 @@
 """Show the progress of a run from its records, which ranks write about once a second, in a line on standard error.
 
-launch/run and the apps start `python -m lb_mpi.cli.report.live FOLDER`, which stops at the end of its standard input.
+launch/run starts `python -m lb_mpi.cli.report.live FOLDER`, which stops at the end of its standard input.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
                 lb_mpi end {...}     a rank on this host has ended, or MPI's process that watches it (reported by rank.py)
 
 Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
-must be a process of this user that bears MARK; and the end of a known rank must come from its own process.  All else is
-ignored.  The mark isn't on the command line, where all users see it: nobody can take the socket's name before this process.
+must be a process of this user.  All else is ignored.  The mark isn't on the command line, where all users see it: nobody can
+take the socket's name before this process.
 
 When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
 host that bear MARK or have WORD in their command lines are ended.
@@ -135,7 +135,7 @@ class Rank:
         }
         return RankState(
             self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
-            at_end=seen.at_end, stopped=used.stopped, answered=seen.answered, n_silent=seen.n_silent,
+            at_end=seen.at_end, answered=seen.answered, n_silent=seen.n_silent,
             **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
         )  # fmt: skip
 
@@ -255,11 +255,9 @@ def receive(from_ranks: socket.socket) -> tuple[int, int, bytes, list[int]]:
 
 
 class Side:
-    """Output launch/run, and keep the state of this host's ranks, which bear `mark`."""
+    """What launch/run hears of this host's ranks, and they of it."""
 
-    def __init__(self, mark: str) -> None:
-        self._mark = mark
-        self._pids: set[int] = set()  # of the rank.py of all ranks so far
+    def __init__(self) -> None:
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
         self.parents: set[int] = set()  # of all rank.py: processes of MPI
@@ -268,17 +266,16 @@ class Side:
     def hear_rank(self, from_ranks: socket.socket) -> None:
         """Process a report of rank.py, that a rank starts or how it ended; ignore all other senders."""
         pid, uid, data, files = receive(from_ranks)
-        if uid == os.getuid() and limit.may_bear(pid, self._mark):
+        if uid == os.getuid():
             with contextlib.suppress(ValueError):  # junk
                 if files:
                     self._begin(read(Begin, data).rank, pid, files.pop(0))
-                elif pid in self._pids:
+                else:
                     self._end(read(End, data))
         for file in files:
             os.close(file)
 
     def _begin(self, number: str, pid: int, file: int) -> None:
-        self._pids.add(pid)
         with contextlib.suppress(OSError):
             self.parents.add(limit.stat(pid).parent)
         self._ranks[number] = Rank(number, pid, file)
@@ -333,7 +330,7 @@ def main(_arguments: Sequence[str]) -> int:
             mark, _, word = file.readline().decode().strip().partition(" ")
         if not mark:
             return 0
-        side = Side(mark)
+        side = Side()
         try:
             from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(OSError):  # two names of one host: the other process receives the datagrams

@@ -166,17 +166,6 @@ def read_at_once(path: str) -> bytes:
         os.close(file)
 
 
-def may_bear(pid: int, mark: str) -> bool:
-    """Return whether `pid` bears `mark`, or has ended: then its mark can't be read."""
-    try:
-        environ = (_PROC / str(pid) / "environ").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    except OSError:
-        return False
-    return not environ or mark in _marks(environ)
-
-
 def _marks(environ: bytes) -> list[str]:
     for entry in environ.split(b"\0"):
         if entry.startswith(MARK.encode() + b"="):

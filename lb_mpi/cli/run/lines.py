@@ -52,8 +52,7 @@ class RankState(NamedTuple):
     away_s: float = 0.0  # time without progress in lb_mpi
     waits_s: float = 0.0  # time mostly asleep in lb_mpi, in calls or in none
     at_end: bool = False  # it has reached the end of its program
-    stopped: bool = False  # by SIGSTOP
-    stopped_s: float = 0.0  # for how long it has been stopped
+    stopped_s: float = 0.0  # for how long it has been stopped (SIGSTOP)
     answered: int = 0  # the last question about the others that it has answered
     n_silent: int = 0  # how many ranks did not answer it then
 

@@ -139,8 +139,6 @@ def main(argv: Sequence[str]) -> NoReturn:
     # Many ranks start at once, and a rank that could not report its start would look as if it hung.
     if send(Begin(number(os.environ)), file, wait_s=None):
         env[signs.VARIABLE] = f"/proc/{os.getpid()}/fd/{file}"
-    if by == 1:  # it died while this process started
-        report(-signal.SIGKILL, parent="mpiexec's daemon")
     parent, child = os.getpid(), os.fork()
     if child == 0:
         become(argv, env, mask, parent, "run")

