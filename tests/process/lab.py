@@ -1,6 +1,7 @@
 """Hosts that are programs of the test: what stands for ssh and for mpiexec, on this machine, and commands to use them."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -9,6 +10,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.process.started import LIMIT_S, started
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # What stands for ssh: does on this machine what a host called so would do, and notes its pid.
 LAUNCHER = """
 import os, sys, time
-host, there = sys.argv[1:]
+*_, host, there = sys.argv
 if host == "unreachable" or os.path.exists(os.path.join(FOLDER, "..", "dead", host)):
     sys.exit(f"ssh: connect to host {host} port 22: No route to host")
 if host == "mute":
@@ -66,21 +69,23 @@ def mpi_library() -> str:
 class Lab:
     """Host lists, and commands to use them."""
 
-    def __init__(self, folder: Path, library: str) -> None:
+    def __init__(self, folder: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        path = folder / "path"
+        path.mkdir()
+        monkeypatch.setenv("PATH", f"{path}{os.pathsep}{os.environ['PATH']}")
         self.pids = folder / "pids"
         self.pids.mkdir()
         self.dead = folder / "dead"  # files called as hosts that nobody can reach
         self.dead.mkdir()
-        self.launcher = script(folder / "ssh", f"ROOT, FOLDER = {str(ROOT)!r}, {str(self.pids)!r}\n{LAUNCHER}")
+        self.ssh = script(path / "ssh", f"ROOT, FOLDER = {str(ROOT)!r}, {str(self.pids)!r}\n{LAUNCHER}")
         name, _, version = library.rpartition(" ")
         says = f"HYDRA build details:\n    Version:   {version}" if name == "MPICH" else f"mpiexec (Open MPI) {version}"
-        self.mpiexec = script(folder / "mpiexec", MPIEXEC.format(says=says))
+        self.mpiexec = script(path / "mpiexec", MPIEXEC.format(says=says))
 
     def arguments(self, hosts: str, *more: str) -> list[str]:
         (self.folder / "hosts.txt").write_text(hosts.replace(" ", "\n"))
-        tools = ["--launcher", self.launcher, "--mpiexec", self.mpiexec]
-        return ["--hosts", str(self.folder / "hosts.txt"), *tools, *more]
+        return ["--hosts", str(self.folder / "hosts.txt"), *more]
 
     def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
         return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)

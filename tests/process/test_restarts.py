@@ -137,7 +137,7 @@ else:
 @pytest.mark.one_mpi
 def test_a_host_that_dies_is_left_out_until_it_answers_again(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
-    lab = Lab(tmp_path, mpi_library())
+    lab = Lab(tmp_path, mpi_library(), monkeypatch)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     connect = watch.Connection
 

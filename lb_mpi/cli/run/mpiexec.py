@@ -69,15 +69,13 @@ def command(
     mpi: Mpiexec,
     hosts: Sequence[Host],
     ranks: Sequence[int],
-    launcher: str | None,
     variables: Mapping[str, str],
     link: Path | None = None,
 ) -> list[str]:
     """Return the start of a command line that starts rank k on hosts[ranks[k]], in ascending order; the program follows.
 
-    `launcher` replaces ssh.  `link` links to it, or to ssh, from a folder named with this run's word, so the daemons'
-    command lines contain the word: MPICH passes the path of its launcher on to them, and Open MPI all parameters, known or
-    not.
+    `link` links to ssh from a folder named with this run's word, so the daemons' command lines contain the word: MPICH
+    passes the path of its launcher on to them, and Open MPI all parameters, known or not.
     """
     counts = Counter(ranks)
     used = sorted(counts)
@@ -86,13 +84,11 @@ def command(
         # In a Slurm job it would start its daemons with srun, which waits forever if a node of the job has died.
         # Slurm's allocation is that of a heterogeneous job's first component; the hosts are those that are given.
         argv = [mpi.path, *(word for part in ("plm", "ras") for word in ("--prtemca", part, "^slurm"))]
-        argv += ["--prtemca", "plm_ssh_agent", launcher] if launcher else []
         argv += ["--prtemca", "lb_mpi_run", link.parent.name] if link else []
         argv += ["--host", listed, "--map-by", "slot"]
         argv += [part for name in sorted(variables) if EXPORTED.fullmatch(name) for part in ("-x", name)]
     else:
-        launcher = str(link) if link else launcher
-        argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", launcher] if launcher else []), "-hosts", listed]
+        argv = [mpi.path, "-launcher", "ssh", *(["-launcher-exec", str(link)] if link else []), "-hosts", listed]
     return [*argv, "-n", str(len(ranks))]
 
 

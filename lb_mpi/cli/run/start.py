@@ -30,7 +30,7 @@ from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
 from lb_mpi.cli.run.progress import followed, remove_records, scratch
 from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
-from lb_mpi.cli.run.watch import LOOK_S, Watch, is_here, launcher
+from lb_mpi.cli.run.watch import LOOK_S, SSH, Watch, is_here
 from lb_mpi.handlers import deferred
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
@@ -71,8 +71,6 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true",
         help="print only what goes wrong: no hosts, versions, command line")
     parser.add_argument("--check", action="store_true", help="only check the hosts")
-    parser.add_argument("--mpiexec", default="mpiexec", metavar="FILE", help="the mpiexec to use (default: from PATH)")
-    parser.add_argument("--launcher", metavar="FILE", help="program to use instead of ssh, called as FILE HOST COMMAND")
     parser.add_argument("--emulated", action="store_true",
         help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
     parser.add_argument("--record", metavar="FOLDER",
@@ -126,8 +124,7 @@ class MpiJob:
         here = Host(socket.gethostname(), max(options.n or len(os.sched_getaffinity(0)), 1))
         self.hosts = read_hosts(options.hosts) if options.hosts else [here]
         self.ranks = fill(self.hosts, options.n)
-        self.mpi = identify(find(options.mpiexec))
-        self.launcher = find(options.launcher) if options.launcher else None  # replaces ssh
+        self.mpi = identify(find("mpiexec"))
         try:
             self.program = [find(program[0]), *program[1:]] if program else []
         except ValueError as error:
@@ -152,11 +149,10 @@ class MpiJob:
         mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
-        ssh = launcher(self.launcher)
         with contextlib.ExitStack() as stack:
-            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(ssh[0])))
+            link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(SSH[0])))
             word = link.parent.name if link else ""
-            watch = stack.enter_context(Watch(names, ssh, self.python, mark, word))
+            watch = stack.enter_context(Watch(names, SSH, self.python, mark, word))
             ranks = self.placed(watch, before)
             if not ranks:
                 return 1
@@ -192,7 +188,7 @@ class MpiJob:
 
     def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
-        argv = command(self.mpi, self.hosts, ranks, self.launcher, env, link)
+        argv = command(self.mpi, self.hosts, ranks, env, link)
         rank = commands.argv(self.python, "rank")
         if not self.options.emulated:
             return argv + rank

@@ -1,6 +1,6 @@
 """Connections to the hosts, from before the start of a program to its end: what each host has, and whether it is alive.
 
-At the other end is host.py, started by ssh or its replacement.
+At the other end is host.py, started by ssh: the first in PATH.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
-    def __init__(self, name: str, launcher: Sequence[str], python: str, mark: str, word: str) -> None:
+    def __init__(self, name: str, ssh: Sequence[str], python: str, mark: str, word: str) -> None:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # number of the last question that it has answered
@@ -73,7 +73,7 @@ class Connection:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                ["sh", "-c", there] if is_here(name) else [*launcher, name, there],
+                ["sh", "-c", there] if is_here(name) else [*ssh, name, there],
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=theirs.fileno(),
@@ -160,19 +160,19 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
     def __init__(
-        self, names: Iterable[str], launcher: Sequence[str], python: str, mark: str, word: str = ""
+        self, names: Iterable[str], ssh: Sequence[str], python: str, mark: str, word: str = ""
     ) -> None:
         """Start to connect to all hosts."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._looked = time.monotonic()
         self._gone: dict[str, str] = {}  # a line for each host that is gone, by name
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self.here = Connection(socket.gethostname(), launcher, python, mark, word)
+        self.here = Connection(socket.gethostname(), ssh, python, mark, word)
         self.hosts: list[Connection] = []
         self._all = {self.here}
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, launcher, python, mark, word))
+                self.hosts.append(self.here if is_here(name) else Connection(name, ssh, python, mark, word))
                 self._all.add(self.hosts[-1])
         except BaseException:
             self.close()
@@ -307,8 +307,3 @@ def _facts(line: str) -> dict[str, str]:
 def is_here(name: str) -> bool:
     """Return whether the name means this machine, which mpiexec reaches without ssh."""
     return name in ("localhost", "127.0.0.1", socket.gethostname())
-
-
-def launcher(given: str | None) -> list[str]:
-    """Return the command that precedes a host and a command line."""
-    return [given] if given else list(SSH)
