@@ -15,7 +15,7 @@ from lb_mpi.cli.profile.profile import (
     PARTLY,
     TOGETHER,
     Calls,
-    Comparison,
+    ClockComparison,
     Line,
     Profile,
     RankProfile,
@@ -62,7 +62,7 @@ def test_waits_are_those_that_loops_over_calls_find(seed):
 
 
 def test_a_clock_drifts_between_two_comparisons():
-    clocks = Comparison(0, 100e-9), Comparison(1000, 200e-9)
+    clocks = ClockComparison(0, 100e-9), ClockComparison(1000, 200e-9)
     assert common(np.array([0, 500, 1000]), clocks).tolist() == [100, 650, 1200]
 
 

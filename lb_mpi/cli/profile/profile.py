@@ -146,7 +146,7 @@ class Calls:
         return len(stream) - 1
 
 
-class Comparison(NamedTuple):
+class ClockComparison(NamedTuple):
     """A comparison of one rank's clock with rank 0's."""
 
     at_ns: int  # this rank's clock
@@ -154,7 +154,7 @@ class Comparison(NamedTuple):
     error_s: float = 0.0
 
 
-def common(times: Ints, clocks: Sequence[Comparison]) -> Ints:
+def common(times: Ints, clocks: Sequence[ClockComparison]) -> Ints:
     """Return a rank's times by rank 0's clock, which is linear between two comparisons."""
     at_ns, offsets_s, _ = zip(*clocks, strict=True)
     by_root: Ints = times + np.rint(1e9 * np.interp(times, at_ns, offsets_s)).astype(np.int64)

@@ -28,7 +28,7 @@ from lb_mpi.cli.profile.profile import (
     ABSENT,
     NOBODY,
     Calls,
-    Comparison,
+    ClockComparison,
     Profile,
     RankProfile,
     Stream,
@@ -258,14 +258,14 @@ def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s:
 # --- the end: clocks, collectives, all profiles on rank 0 -------------------------------------------------------------
 
 
-def compared(comm: MPI.Intracomm) -> Comparison:
+def compared(comm: MPI.Intracomm) -> ClockComparison:
     """Collective: compare this rank's clock with rank 0's."""
     offset_s, error_s = compare_clocks(comm, allgather(comm, socket.gethostname()))
-    return Comparison(time.perf_counter_ns(), offset_s, error_s)
+    return ClockComparison(time.perf_counter_ns(), offset_s, error_s)
 
 
 def split_collectives(
-    comm: MPI.Intracomm, calls: Calls, clocks: Sequence[Comparison], *, stopped: bool = False
+    comm: MPI.Intracomm, calls: Calls, clocks: Sequence[ClockComparison], *, stopped: bool = False
 ) -> None:  # fmt: skip
     """Collective: find for each line of `calls` the ranks for which its collectives waited.
 
@@ -285,7 +285,7 @@ def _digest(members: tuple[int, ...]) -> bytes:
     return hashlib.blake2b(np.array(members, dtype=np.int64).tobytes(), digest_size=8).digest()
 
 
-def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[Comparison]) -> tuple[Ints, Ints]:
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockComparison]) -> tuple[Ints, Ints]:
     """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
     columns = stream.kinds, stream.posted, stream.entered, stream.left
     rest = n - len(stream)

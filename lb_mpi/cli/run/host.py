@@ -255,7 +255,7 @@ def receive(from_ranks: socket.socket) -> tuple[int, int, bytes, list[int]]:
 
 
 class Side:
-    """What launch/run hears of this host's ranks, and they of it."""
+    """The ranks of this host, as launch/run hears of them, and asks them."""
 
     def __init__(self) -> None:
         self._ranks: dict[str, Rank] = {}
