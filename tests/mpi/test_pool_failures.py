@@ -188,6 +188,22 @@ def test_a_collective_call_in_a_task_is_an_error(pool, name, tmp_path):
         call()
 
 
+@several
+@pytest.mark.parametrize("open_door", [lb_mpi.Balancer, lambda comm: lb_mpi.distribute(comm, lb_mpi.graph.parse("ring:12"))])
+def test_an_error_by_which_a_task_leaves_a_block_is_raised_itself(pool, open_door):
+    """An error about the block's close hid it."""
+    opened = open_door(COMM)
+
+    def task(_):
+        with opened:
+            raise KeyError("of the task")
+
+    with pytest.raises(lb_mpi.TaskError, match="KeyError: 'of the task'"):
+        pool.map(task, 1)
+    with contextlib.suppress(lb_mpi.Error):  # of the rank that has left
+        opened.close()
+
+
 class Unusual(BaseException):
     """No Exception."""
 

@@ -238,7 +238,7 @@ class Presence:
         """
         if not self.comm:
             return
-        if busy and not self.failed:
+        if busy and error is None and not self.failed:
             refuse_busy(self.comm)
         comm = self.comm
         try:
