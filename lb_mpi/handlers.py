@@ -56,11 +56,23 @@ def deferred() -> Iterator[list[int]]:
         yield arrived
     finally:
         ended = True
-        for number, handler in handlers.items():
-            if _signal.getsignal(number) == defer:
-                _signal.signal(number, handler)
-        for number in dict.fromkeys(arrived):
+        try:
+            for number, handler in handlers.items():
+                if _signal.getsignal(number) == defer:
+                    _signal.signal(number, handler)
+        finally:
+            if arrived:
+                _raise_all({*arrived})
+
+
+def _raise_all(numbers: set[int]) -> None:
+    """Raise signals: those that are blocked meanwhile reach their handlers even if one of these raises an error."""
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, numbers)
+    try:
+        for number in numbers:
             _signal.raise_signal(number)
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
 
 
 def _restore_in_child() -> None:

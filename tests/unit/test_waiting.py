@@ -1,9 +1,11 @@
 """Many ranks that wait on one host leave it most of its cores."""
 
 import os
+import signal
 
 import pytest
 
+from lb_mpi.handlers import deferred
 from lb_mpi.mpi.common import waiting
 from lb_mpi.mpi.common.waiting import LONGEST_S, N_RANKS_HERE, POLL_S, POLLING, Nap, longest_nap_s
 
@@ -43,3 +45,29 @@ def test_two_threads_that_end_the_same_clocks_close_their_file_once(monkeypatch)
     monkeypatch.setattr(os, "close", meanwhile)
     clocks.end()
     assert len(closed) == 1
+
+
+def test_signals_that_were_deferred_all_arrive_also_if_the_handler_of_one_raises():
+    """The others were lost: a SIGTERM, at which a run is to save, after a Ctrl-C."""
+    arrived, numbers = list[int](), (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+
+    def handle(number, _frame):
+        arrived.append(number)
+        if number == signal.SIGINT:
+            raise KeyboardInterrupt
+
+    def defer():
+        with deferred():
+            for number in numbers:
+                signal.raise_signal(number)
+            assert not arrived
+
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            defer()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert sorted(arrived) == sorted(numbers)
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {*numbers}

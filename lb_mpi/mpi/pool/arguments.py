@@ -181,7 +181,8 @@ def check_costs(costs: Any, n: int) -> Floats | None:
     if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
         raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
     most = values.max(initial=0.0)
-    return values / most if most else values
+    with np.errstate(under="ignore"):  # also where the program makes errors of all
+        return values / most if most else values
 
 
 def name_of(function: Callable[..., Any]) -> Hashable:
