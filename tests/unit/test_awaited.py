@@ -133,7 +133,7 @@ def test_an_answer_to_an_earlier_question_does_not_count():
 
 
 def test_a_rank_hangs_that_is_stopped():
-    one = RankState("0", "here", stopped=True, stopped_s=9.0)
+    one = RankState("0", "here", stopped_s=9.0)
     states = [one, one._replace(phase=MAP), one._replace(stopped_s=8.9)]
     assert [str(hang) for hang in stopped(states, 9.0)] == [
         "rank 0 on host here hangs: stopped for 9 s",
