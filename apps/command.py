@@ -1,4 +1,4 @@
-"""What the command lines of the apps have in common: options of the search, errors, exit codes."""
+"""The common part of the apps' command lines: options of the search, errors, exit codes."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def on_root(value: Any, root: int = 0) -> Any:
 
 
 def raised_by_all(action: Callable[[], object]) -> list[str]:
-    """What every rank has raised, in words; it has to be something on all."""
+    """The errors of all ranks, in words; each rank must have raised one."""
     words = "nothing"
     try:
         action()

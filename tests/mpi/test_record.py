@@ -108,7 +108,7 @@ def job(folder: Path, *arguments: str) -> dict[str, Any]:
 
 
 def printed(**options: Any) -> str:
-    """What a run prints that ends well."""
+    """The output of a run, which must end well."""
     done = subprocess.run(**options, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -1,4 +1,4 @@
-"""What all ranks decide together, without messages."""
+"""Decisions of all ranks together, without messages."""
 
 from collections.abc import Sequence
 from typing import Any

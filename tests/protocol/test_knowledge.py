@@ -195,7 +195,7 @@ def test_rounding_below_zero_is_no_work():
 
 
 def after_a_call(n: int, seconds: float, handling_s: float = 0.0) -> Knowledge:
-    """What rank 0 of two knows, which has computed its n rows itself in so many seconds."""
+    """The knowledge of rank 0 of two, which has computed its n rows itself in `seconds`."""
     knowledge = Knowledge(0, range(2), [1])
     learned = knowledge.begin(n, 0).learned
     learned.timed.append(Timed(slice(0, n), 0, seconds, helped=False))

@@ -10,7 +10,7 @@ from lb_mpi.__main__ import main
 
 
 class Printed(NamedTuple):
-    """What a command has printed."""
+    """The output of a command."""
 
     out: str
     err: str

@@ -105,3 +105,8 @@ def test_no_node_of_a_hundred_thousand_could_help_the_last_one():
     assert result.makespan == needed(result.counts, n, instance["time"], talk).max()
     one_more = needed(result.counts + 1, n, instance["time"], talk)
     assert (one_more[result.counts < cap] >= result.makespan).all()  # all T_i rise: nobody could help
+
+
+def test_an_allocation_cannot_be_changed():
+    with pytest.raises(AttributeError):
+        allocate(3, [1, 2]).makespan = 0.0

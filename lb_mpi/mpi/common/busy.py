@@ -1,4 +1,4 @@
-"""Ranks that cannot take part in a collective call: they run tasks of a pool, or wait for this one in another call.
+"""Ranks that cannot take part in a collective call: they run tasks or functions of map_rows, or wait in another call.
 
 Such a call would wait for them without end, so it is refused.
 """
@@ -20,7 +20,7 @@ class _Busy(NamedTuple):
     ranks: MPI.Intracomm
     thread: int | None  # of this rank, in which such a call would wait for ever; None: in any
     why: str
-    task: bool  # this rank runs a task
+    task: bool  # this rank runs a task of a pool, or a function of map_rows
 
 
 busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task may have lowered the recursion limit
@@ -54,12 +54,12 @@ def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
 
 
 def in_task() -> bool:
-    """Return whether this thread runs a task of a pool."""
+    """Return whether this thread runs a task of a pool, or a function of map_rows."""
     return any(one.task and one.thread == threading.get_ident() for one in [*busy.values()])
 
 
 def refuse_busy(comm: MPI.Intracomm) -> None:
-    """Raise an error if other ranks of `comm` run tasks of a pool, or wait for this one in another call of lb_mpi."""
+    """Raise Error if other ranks of `comm` run tasks or functions of map_rows, or wait for this one in another call."""
     for one in reversed([*busy.values()]):  # the innermost first; other threads begin and end tasks
         if one.thread in (None, threading.get_ident()) and (one.task or one.ranks != comm):
             groups = [one.ranks.Get_group(), comm.Get_group()]
