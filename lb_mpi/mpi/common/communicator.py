@@ -428,8 +428,9 @@ def wait(comm: MPI.Comm, request: MPI.Request, keep: Any = None, *, longest_s: f
 @contextmanager
 def blocking(comm: MPI.Intracomm) -> Iterator[None]:
     """Collective: a block of calls that block in MPI.  Before it, ranks may wait for long for each other, and may fail."""
+    presence = _found(comm) or _make_anchor(comm)  # a user's communicator that nothing has used yet has no barrier of ours
     wait(comm, comm.Ibarrier())
-    with presence_of(comm).uninterrupted():
+    with presence.uninterrupted():
         yield
 
 
