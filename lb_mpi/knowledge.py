@@ -161,7 +161,6 @@ class Estimate(NamedTuple):
     """The speeds and the tasks of a host, in the middle of a map."""
 
     speeds: dict[int, float]
-    typical: float  # speed at which an average piece of work is done
     task_s: float  # of an average task at speed 1
     variation: float  # of tasks at speed 1: variance / mean**2
     hopes: dict[int, float]  # speeds that ranks may have, too: one standard deviation above
@@ -315,7 +314,7 @@ class RankKnowledge:
 
     def estimate(self, ranks: Sequence[int], timings: Mapping[int, Timing]) -> Estimate | None:
         """Return what is known of ranks in the middle of a call, in which they have these timings; None: no length."""
-        speeds, tasks = updated(self.ranks_of(ranks), self.tasks, timings)
+        speeds, tasks = updated({rank: self.ranks[rank] for rank in ranks}, self.tasks, timings)
         if tasks.variance == math.inf:
             return None
         after = {rank: speeds.get(rank, self.ranks[rank]) for rank in ranks}
@@ -323,9 +322,8 @@ class RankKnowledge:
         known = {rank: one.known(tasks.variation, spread) for rank, one in after.items()}
         fastest = max([log for log, _ in known.values()])
         relative = {rank: math.exp(max(SLOWEST, log - fastest)) for rank, (log, _) in known.items()}
-        typical = sum([speed * speed for speed in relative.values()]) / sum(relative.values())
         hopes = {rank: relative[rank] * math.exp(HOPE * math.sqrt(variance)) for rank, (_, variance) in known.items()}
-        return Estimate(relative, typical, math.exp(tasks.log_s - fastest), tasks.variation, hopes)
+        return Estimate(relative, math.exp(tasks.log_s - fastest), tasks.variation, hopes)
 
     def knows(self, rank: int) -> bool:
         """Return whether anything is known of a rank."""
@@ -340,10 +338,6 @@ class RankKnowledge:
         n, width = len(TaskLength._fields), len(RankSpeed._fields)
         self.tasks = TaskLength(*numbers[:n])
         self.ranks = [RankSpeed(*numbers[at : at + width]) for at in range(n, len(numbers), width)]
-
-    def ranks_of(self, ranks: Sequence[int]) -> dict[int, RankSpeed]:
-        """Return the speeds of some ranks."""
-        return {rank: self.ranks[rank] for rank in ranks}
 
 
 def n_numbers(size: int) -> int:

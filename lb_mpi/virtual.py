@@ -127,10 +127,6 @@ class Virtual(Generic[M, J]):
         if not self._ranks[rank].busy:
             self._set_alarm(rank, at)
 
-    def is_busy(self, rank: int) -> bool:
-        """True while the rank is in a job."""
-        return self._ranks[rank].busy
-
     def post(self, source: int, destination: int, message: M) -> None:
         """Send a message."""
         self.sent[source] += source != destination

@@ -37,7 +37,7 @@ def wait_s(
     begun, in average ones; None: half a task.
 
     The others need tasks / (sum of the speeds) times an average task for all of them.  If this rank begins a long one
-    instead, all wait for it: tail / speed, where a typical rank would need tail / typical.
+    instead, all wait for it: tail / speed.
     """
     speed = known.hopes[rank]
     faster = {one: its for one, its in known.speeds.items() if its > speed}
