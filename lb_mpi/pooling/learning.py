@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,21 +74,17 @@ class Memory:
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, Remembered] = OrderedDict()  # by function
 
-    def has(self, function: Hashable, n: int) -> bool:
-        """Return whether the last map of a function had n items, whose costs are known."""
-        return function in self._kept and len(self._kept[function].costs) == n
-
     def forget(self, function: Hashable) -> None:
         """Forget a function, whose tasks are too short to matter."""
         self._kept.pop(function, None)
 
-    def predict(self, function: Hashable, items: bytes, n: int) -> Floats | None:
-        """Return the expected costs of n items; None: unknown."""
+    def predict(self, function: Hashable, digest: Callable[[], bytes], n: int) -> Floats | None:
+        """Return the expected costs of n items, whose `digest` may be needed; None: unknown."""
         last = self._kept.get(function)
         if last is None or len(last.costs) != n:
             return None
-        trusted = last.items == items if last.alike is None else last.alike
-        return last.costs if trusted else None
+        same = digest() == last.items
+        return last.costs if (same if last.alike is None else last.alike) else None
 
     def observe(self, function: Hashable, items: bytes, costs: Floats) -> None:
         """Keep the costs of a map, unless its tasks are too short to matter."""

@@ -44,9 +44,8 @@ class MapPlan:
 
         digest : called where the costs of the map before may be those of the same items.
         """
-        costs, digest = given, cache(digest)
-        if costs is None and memory.has(function, n):
-            costs = memory.predict(function, digest(), n)
+        digest = cache(digest)
+        costs = memory.predict(function, digest, n) if given is None else given
         tasks: Sequence[int] = [task for task in range(n) if task not in done] if done else range(n)
         knowledge.begin(function, with_costs=costs is not None)
         order, bounds = tasks, shares(len(tasks), knowledge.hopes)

@@ -106,10 +106,10 @@ def test_costs_are_learned_from_a_map_of_the_same_items(pool):
     for given in (items, items, items[:5], items):
         assert pool.map(wait, given if pool.is_root else None) == (given if pool.is_root else None)
         if pool.is_root and SIZE > 1:
-            learned = pool._maps.memory.predict(name_of(wait), sample_of(given), len(given))
+            learned = pool._maps.memory.predict(name_of(wait), functools.partial(sample_of, given), len(given))
             assert learned is not None or given is items  # another process may have disturbed one of two maps
             assert learned is None or (learned.shape == (len(given),) and (learned > 1e-3).all())
-    assert not pool.is_root or pool._maps.memory.predict(name_of(wait), sample_of(items[1:]), 11) is None
+    assert not pool.is_root or pool._maps.memory.predict(name_of(wait), functools.partial(sample_of, items[1:]), 11) is None
     assert pool.map(square, [3, 1, 2] if pool.is_root else None) == ([9, 1, 4] if pool.is_root else None)
 
 

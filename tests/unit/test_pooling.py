@@ -118,43 +118,43 @@ def test_many_small_tasks_of_known_cost_fill_the_ranks_up():
 
 def test_costs_are_remembered_of_the_same_items():
     memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
-    assert memory.predict("f", b"a", 50) is None
+    assert memory.predict("f", lambda: b"a", 50) is None
     memory.observe("f", b"a", costs)
-    assert memory.predict("f", b"a", 50) is costs
-    assert memory.predict("f", b"b", 50) is None
-    assert memory.predict("f", b"a", 49) is None
-    assert memory.predict("g", b"a", 50) is None
+    assert memory.predict("f", lambda: b"a", 50) is costs
+    assert memory.predict("f", lambda: b"b", 50) is None
+    assert memory.predict("f", lambda: b"a", 49) is None
+    assert memory.predict("g", lambda: b"a", 50) is None
 
 
 def test_costs_of_other_items_are_used_where_they_have_predicted_before():
     memory, costs = Memory(), task_costs("lognormal", 50, 1e-2, seed=1)
     memory.observe("f", b"a", costs)
     memory.observe("f", b"b", 1.1 * costs)
-    found = memory.predict("f", b"c", 50)
+    found = memory.predict("f", lambda: b"c", 50)
     assert found.tolist() == (1.1 * costs).tolist()
     memory.observe("f", b"c", task_costs("lognormal", 50, 1e-2, seed=2))
-    assert memory.predict("f", b"d", 50) is None
+    assert memory.predict("f", lambda: b"d", 50) is None
     memory.observe("f", b"c", task_costs("lognormal", 40, 1e-2, seed=2))
-    assert memory.predict("f", b"c", 40) is not None
+    assert memory.predict("f", lambda: b"c", 40) is not None
 
 
 def test_costs_of_the_same_items_that_change_are_not_used():
     memory = Memory()
     for seed in range(2):
         memory.observe("f", b"a", task_costs("lognormal", 50, 1e-2, seed=seed))
-    assert memory.predict("f", b"a", 50) is None
+    assert memory.predict("f", lambda: b"a", 50) is None
 
 
 def test_costs_that_are_short_or_of_many_functions_are_not_remembered():
     memory = Memory()
     memory.observe("f", b"a", np.full(50, 0.9 * LONG_S))
-    assert memory.predict("f", b"a", 50) is None
+    assert memory.predict("f", lambda: b"a", 50) is None
     memory.observe("f", b"", np.zeros(0))
-    assert memory.predict("f", b"", 0) is None
+    assert memory.predict("f", lambda: b"", 0) is None
     for name in range(KEPT + 1):
         memory.observe(name, b"a", np.full(50, 1.0))
-    assert memory.predict(0, b"a", 50) is None
-    assert memory.predict(1, b"a", 50) is not None
+    assert memory.predict(0, lambda: b"a", 50) is None
+    assert memory.predict(1, lambda: b"a", 50) is not None
 
 
 def test_costs_that_hardly_differ_are_equal():

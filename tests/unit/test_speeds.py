@@ -127,7 +127,7 @@ def check_plan() -> None:
     assert one.bounds == [0, 4, 8]
     one.learn([ChunkRun(k, k + 1, 0.1, 0) for k in range(6)] + [ChunkRun(6, 7, 0.5, 1)], known, memory)
     assert known.speeds[1] < 0.4
-    assert not memory.has("f", 8)
+    assert memory.predict("f", lambda: b"a", 8) is None
     again = MapPlan.of("f", 2, None, (), known, memory, lambda: b"a")
     assert again.bounds == [0, 2, 2]  # the slow rank begins none
 
