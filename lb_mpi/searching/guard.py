@@ -22,6 +22,7 @@ from lb_mpi.searching.problem import Problem, Savable, TreeSearch, outgoing, sha
 N = TypeVar("N", int, float)
 MOST_ON_RING = 32  # ranks of one host for which the ring is the default route: a round of it has as many hops
 MOST_UNITS = 1 << 40  # in one quantum
+NO_BLOCK = nullcontext()
 METHODS = ("absorb", "load", "merge", "result", "split", "start", "work")
 
 
@@ -152,7 +153,7 @@ def _method(name: str, kind: Any = object, expected: str = "") -> Any:
     """Return a method of `Guard` that calls the problem's; SearchError unless it returns a `kind`."""
 
     def method(self: Guard, *arguments: Any) -> Any:
-        with self._around():
+        with self._around:
             value = getattr(self.problem, name)(*arguments)
         if not isinstance(value, kind):
             raise self._wrong(name, value, expected)
@@ -164,7 +165,7 @@ def _method(name: str, kind: Any = object, expected: str = "") -> Any:
 class Guard(Savable):
     """A user's problem as seen by the protocol: values that violate `Problem` raise a SearchError.
 
-    Each call into the user's code runs within `around()`.
+    Each call into the user's code runs within `around`.
     """
 
     start, absorb, incoming, resume, result, merge = map(
@@ -173,13 +174,13 @@ class Guard(Savable):
     split = _method("split", bytes | None, "bytes, or None")
     save = _method("save", bytes, "bytes")
 
-    def __init__(self, problem: Problem, around: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+    def __init__(self, problem: Problem, around: AbstractContextManager[None] = NO_BLOCK) -> None:
         self.problem, self._around = problem, around
         self._owning = hasattr(problem, "outgoing")
 
     def work(self, units: int) -> int:
         """Do at most `units` units of work; SearchError unless the returned number is from 0 to `units`."""
-        with self._around():
+        with self._around:
             done = self.problem.work(units)
         if type(done) is int and 0 <= done <= units:
             return done
@@ -187,7 +188,7 @@ class Guard(Savable):
 
     def load(self) -> float:
         """Return the load; SearchError unless it is a finite number >= 0."""
-        with self._around():
+        with self._around:
             load = self.problem.load()
         if type(load) is float and 0.0 <= load < math.inf:
             return load
@@ -195,7 +196,7 @@ class Guard(Savable):
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
         """Give work to several ranks; SearchError unless it is a list of bytes, at most one for each."""
-        with self._around():
+        with self._around:
             parts = shares(self.problem, weights)
         n = len(weights) - 1
         if not isinstance(parts, list) or len(parts) > n or not all(isinstance(part, bytes) for part in parts):
@@ -206,7 +207,7 @@ class Guard(Savable):
         """Give away work that belongs to other ranks; SearchError unless it is a list of ranks with bytes."""
         if not self._owning:
             return []
-        with self._around():
+        with self._around:
             sends: object = outgoing(self.problem)
         if not isinstance(sends, list) or not all(map(_is_send, sends)):
             raise self._wrong("outgoing", sends, "a list of (rank, bytes)")
@@ -215,7 +216,7 @@ class Guard(Savable):
     @property
     def found(self) -> bool:
         """Return whether there is an answer; SearchError unless it is True or False (a method would always be true)."""
-        with self._around():
+        with self._around:
             found: object = self.problem.found
         if found is True or found is False:
             return found

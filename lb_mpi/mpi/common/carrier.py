@@ -185,7 +185,7 @@ class _Rank(Generic[M, J]):
         self._idle_since, self._spent = 0.0, self._meter.worked
         process = os.getpid()
         try:
-            with self._interrupts.allowed():
+            with self._interrupts:
                 result: Any = None
                 if isinstance(job, Rest):
                     self._rest(job.seconds)

@@ -79,7 +79,7 @@ def agree(comm: MPI.Intracomm, make: Callable[[], T]) -> T:
     value: T | None = None
     try:
         hang_s()
-        with interrupts().allowed():
+        with interrupts():
             value = make()
     except BaseException as caught:
         error = caught

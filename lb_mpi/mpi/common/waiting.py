@@ -86,13 +86,16 @@ class Nap:
 
 
 class Interrupts:
-    """The Ctrl-C that arrived while it was held back."""
+    """The Ctrl-C that arrived while it was held back.
+
+    `with interrupts:` is a block of the user's code, in which Ctrl-C is raised at once.
+    """
 
     def __init__(self) -> None:
         self.pending = False
         self.committed = False  # to the end of the block of `defer` it waits
         self._raising = True
-        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each block of `allowed` or `defer`
+        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each such block, or one of `defer`
 
     def check(self) -> None:
         """Raise the KeyboardInterrupt that was held back, if any, before a `commit`."""
@@ -111,10 +114,6 @@ class Interrupts:
     def wait(self) -> None:
         """Let a KeyboardInterrupt that was raised too late to stop this call wait for the next one."""
         self.pending = True
-
-    def allowed(self) -> Interrupts:
-        """Return a context manager for the user's code: in it, Ctrl-C is raised at once."""
-        return self
 
     def __enter__(self) -> None:  # not a generator: a search enters several times within microseconds
         if self.pending:

@@ -375,7 +375,7 @@ def load_kernels() -> float:
     if _loaded:
         return 0.0
     began = time.perf_counter()
-    with interrupts().allowed():
+    with interrupts():
         from lb_mpi.kernels import held_interrupts
         from lb_mpi.rebalancing.rebalance import compile_kernels
 

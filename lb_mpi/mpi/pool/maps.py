@@ -292,7 +292,7 @@ class RootTasks(Member):
         """Call the caller's functions in this block, in which this thread may begin no other map."""
         self._caller, process = threading.get_ident(), os.getpid()
         try:
-            with interrupts().allowed():
+            with interrupts():
                 yield
         finally:
             end_child(process)
@@ -620,7 +620,7 @@ class RootMap(RootTasks):
     def _write_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
         if self._found.keeps:
-            with interrupts().allowed():
+            with interrupts():
                 while self._arrived:
                     self.done(arrived := Arrived(self._arrived), self.run(arrived))
             self._write()

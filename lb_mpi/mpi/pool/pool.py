@@ -350,7 +350,7 @@ class Pool:
         with in_call("", last=True) as interrupts:
             try:
                 if self._executor is not None:
-                    with interrupts.allowed():
+                    with interrupts:
                         self._executor.shutdown()
                 if self._maps.current is not None:
                     self._maps.current.end(dropped=True)  # nobody has asked for all results
@@ -398,7 +398,7 @@ class Pool:
                 if error is not None and not self._closed:
                     self._ranks.left(error)
                 if self._executor is not None:
-                    with interrupts.allowed():
+                    with interrupts:
                         self._executor.__exit__(kind, error, trace)
             finally:
                 with nullcontext() if error is None else suppress(Error):  # another rank may have failed for the same reason
@@ -438,12 +438,12 @@ class Pool:
         def plan(checked: CheckedOptions, given: Any) -> RootTasks | None:
             if not ranks.is_root:
                 return None
-            with interrupts().allowed():  # items, and what they are compared with, may have the user's code
+            with interrupts():  # items, and what they are compared with, may have the user's code
                 lazily = given is None
                 return RootStream(self._maps, items, checked) if lazily else RootMap(self._maps, given, checked, opened)
 
         def plan_together() -> RootTasks | None:
-            with interrupts().allowed(), at_work(ranks.presence.comm, "in the items of a map"):
+            with interrupts(), at_work(ranks.presence.comm, "in the items of a map"):
                 found = read()
             return plan(*found)
 

@@ -368,7 +368,7 @@ class Balancer:
         if rows.n and failed is None:
             process, begun = os.getpid(), False
             try:
-                with interrupts.allowed(), at_work(presence.comm, WHERE):
+                with interrupts, at_work(presence.comm, WHERE):
                     begun = True
                     _, ticks = computing.own(slice(0, rows.n))
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))

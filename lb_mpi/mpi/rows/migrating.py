@@ -193,7 +193,7 @@ def _move(
         buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
         if failed is None:
             try:
-                with interrupts().allowed():
+                with interrupts():
                     buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows for rank {target}")
@@ -210,7 +210,7 @@ def _move(
         parcel, beside = arrived[source]
         if failed is None and head(parcel).kind != _BROKEN:
             try:
-                with interrupts().allowed():
+                with interrupts():
                     blocks.append(columns_of(parcel, rows.spec, rows.pack, rows.unpack))
                     tables.append(columns_of(beside, numbers.spec, None, None))
             except BaseException as caught:

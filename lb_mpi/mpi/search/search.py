@@ -249,7 +249,7 @@ def _run(
     comm: MPI.Intracomm, problem: Problem, settings: _Settings, saving: Saving | None, record: Record
 ) -> SearchResult:
     parcels = Parcels(comm, Tag.DRAFTING)
-    guard = Guard(problem, interrupts().allowed)
+    guard = Guard(problem, interrupts())
     found = None if saving is None else saving.saved
     ring = ring_order(comm.size) if settings.options.route_on(comm.size) == "ring" else range(comm.size)
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
@@ -466,7 +466,7 @@ def collect(
 
 def _called(call: Callable[[], T]) -> T:
     """Call the user's code, in which Ctrl-C is raised at once: pickling may be their code, too."""
-    with interrupts().allowed():
+    with interrupts():
         return call()
 
 
