@@ -80,7 +80,8 @@ def _is_number(value: object) -> bool:
 
 def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Floats:
     array = as_numbers(name, values)
-    if array.ndim != 1 or len(array) < 1 or (size is not None and len(array) != size):
+    least = 0 if zero and size == 0 else 1  # a rank may have nothing, and always has a speed
+    if array.ndim != 1 or len(array) < least or (size is not None and len(array) != size):
         expected = "at least one number" if size is None else f"{size} numbers"
         raise ValueError(f"{name} of shape {array.shape} = {show(values)}: expected {expected} in one dimension")
     if (index := first_true(~(np.isfinite(array) & ((array >= 0) if zero else (array > 0))))) is not None:

@@ -276,7 +276,7 @@ def check_costs(costs: ArrayLike | None, n: int) -> Floats | None:
     """Check the (n,) costs of vertices: finite numbers >= 0, not too large in sum."""
     if costs is None:
         return None
-    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    found = check_loads(costs, n, name="costs")
     with np.errstate(over="ignore"):
         if found.sum() > MOST_COSTS:
             raise ValueError(f"costs with sum {found.sum()}: expected at most {MOST_COSTS}")

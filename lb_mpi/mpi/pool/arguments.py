@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike
 from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.columns import PLAIN, all_axes, copied, order_of, refused
-from lb_mpi.metrics import as_numbers
+from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
 from lb_mpi.pooling.intervals import MOST
@@ -175,11 +175,7 @@ def check_costs(costs: Any, n: int) -> Floats | None:
     """Return the costs of n items relative to the largest, so that sums are finite in any unit; or raise ValueError."""
     if costs is None:
         return None
-    values = as_numbers("costs", costs)
-    if values.shape != (n,):
-        raise ValueError(f"costs of shape {values.shape} = {show(costs)}: expected {n} numbers, one for each item")
-    if wrong := np.flatnonzero(~(np.isfinite(values) & (values >= 0))).tolist():
-        raise ValueError(f"costs[{wrong[0]}] = {values[wrong[0]]}: expected a finite number >= 0")
+    values = check_loads(costs, n, name="costs")
     most = values.max(initial=0.0)
     with np.errstate(under="ignore"):  # also where the program makes errors of all
         return values / most if most else values

@@ -249,7 +249,7 @@ def _reduce(comm: MPI.Intracomm, sums: Sequence[int] = (), maxima: Sequence[floa
 
 def check_costs(costs: ArrayLike, n: int) -> Floats:
     """Check the costs of n rows: finite numbers >= 0, with a finite sum."""
-    found = check_loads(costs, n, name="costs") if n or np.size(costs) else np.zeros(0)
+    found = check_loads(costs, n, name="costs")
     with np.errstate(over="ignore"):
         if not np.isfinite(found.sum()):
             raise ValueError(f"costs with sum {found.sum()}: expected numbers whose sum is finite")
