@@ -165,7 +165,7 @@ class _Rank(Generic[M, J]):
             except Warning as error:  # where warnings are errors
                 self.post(self._actor.fail(error))
         if waited_s and waited_s > self._port.failed_after_s:
-            self._presence.raise_failure(waited_s)
+            self._presence.raise_failure()
         if self._interrupts.pending and not self._interrupted and not self._interrupts.committed:
             self._interrupted = True
             self.post(self._actor.fail(KeyboardInterrupt()))

@@ -172,7 +172,7 @@ class Presence:
                     waited_s = now - began
                     self.answer(waited_s)
                     if waited_s > FAILED_AFTER_S:
-                        self.raise_failure(waited_s)
+                        self.raise_failure()
                     if ctrl_c.pending:
                         interrupted_at = min(interrupted_at, now)
                         if now > interrupted_at + PATIENCE_S:
@@ -298,7 +298,7 @@ class Presence:
         """Keep for ever what MPI may still write to."""
         _kept.append(what)
 
-    def raise_failure(self, waited_s: float = 0.0) -> None:
+    def raise_failure(self) -> None:
         """Raise Error when another rank has sent a failure.
 
         The other rank may have finished this call and failed in the next, while this rank has yet to see that the call
