@@ -152,12 +152,12 @@ def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
     return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
 
 
-def totals_from(loads: Floats, speeds: Floats, call_s: float) -> GraphTotals:
+def totals_from(loads: Floats, speeds: Floats) -> GraphTotals:
     """Return the totals of P ranks in one process, all of which have been timed: (P,) loads and speeds."""
     seconds = float((loads / speeds).max())
     sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
     most = float(loads.max()), float(speeds.max())
-    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, -call_s, 0.0, seconds))
+    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, 0.0, 0.0, seconds))
 
 
 class RebalanceDecision(NamedTuple):

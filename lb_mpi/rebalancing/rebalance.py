@@ -5,7 +5,6 @@ A second round is needed if work has to go farther than the vertices of a part r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads, check_parts, check_speeds, imbalance
-from lb_mpi.rebalancing.actor import RebalanceOutcome, Rebalancing, Undo
+from lb_mpi.rebalancing.actor import RebalanceOutcome, Rebalancing
 from lb_mpi.rebalancing.deciding import RankLoad, RebalanceDecision, totals_from
 from lb_mpi.rebalancing.jobs import Job, run
 from lb_mpi.virtual import Network, Stories, run_together
@@ -80,38 +79,29 @@ class _World(Stories):
 
 
 def move(
-    graph: Graph, parts: Ints, costs: Floats, speeds: Floats, decided: RebalanceDecision, *, imbalance: float,
-    slabs: bool = False, trigger: Trigger | None = None, origin: Ints | None = None, network: Network | None = None,
-) -> tuple[Ints, RebalanceOutcome]:  # fmt: skip
-    """Move vertices as all ranks have decided; return the new parts (n,), or the old ones.
+    graph: Graph, parts: Ints, costs: Floats, speeds: Floats, decided: RebalanceDecision, *, imbalance: float
+) -> tuple[Ints, RebalanceOutcome]:
+    """Move vertices as all ranks have decided; return the new parts (n,), or the old ones; see `Rebalancing`.
 
-    costs (n,), speeds (P,) : all are known.  origin (n,) : the parts before the last move, if it is to be undone.  See
-    `Rebalancing`.
+    costs (n,), speeds (P,) : all are known.
     """
     size, connected = len(speeds), graph.components()[0] == 1
     pieces, loads = Pieces(graph, parts, size), np.bincount(parts, costs, minlength=size).astype(float)
-    totals = totals_from(loads, speeds, 0.0)
+    totals = totals_from(loads, speeds)
     actors = list[Rebalancing]()
     for rank in range(size):
-        part = part_of(pieces[rank], rank)
-        undo = None if origin is None else Undo(origin[part.vertices], np.unique(parts[origin == rank]).tolist())
+        part, mine = part_of(pieces[rank], rank), RankLoad(float(loads[rank]), float(speeds[rank]))
         actors.append(Rebalancing(
-            rank, size, part, costs[part.vertices], RankLoad(float(loads[rank]), float(speeds[rank])), totals, decided,
-            trigger or Trigger(), imbalance=imbalance, connected=connected, slabs=graph.n * slabs, undo=undo,
+            rank, size, part, costs[part.vertices], mine, totals, decided, Trigger(), imbalance=imbalance,
+            connected=connected,
         ))  # fmt: skip
-    run_together(_World(actors, network or Network()), actors)
-    return new_parts(actors, parts), actors[0].outcome
-
-
-def new_parts(actors: Sequence[Rebalancing], parts: Ints) -> Ints:
-    """Return the parts after a rebalancing."""
-    if not actors[0].committed:
-        return parts
-    labels = np.empty_like(parts)
-    for actor in actors:
-        assert actor.built is not None
-        labels[actor.built.part.vertices] = actor.rank
-    return labels
+    run_together(_World(actors, Network()), actors)
+    labels = parts.copy()
+    if actors[0].committed:
+        for actor in actors:
+            assert actor.built is not None
+            labels[actor.built.part.vertices] = actor.rank
+    return labels, actors[0].outcome
 
 
 def quotient_graph(graph: Graph, parts: Ints, size: int) -> Graph:
