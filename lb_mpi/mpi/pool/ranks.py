@@ -126,9 +126,8 @@ class PoolRanks:
         self.shared = False  # by all pools and executors of a script
         self.helpers = set[int]()  # ranks that have sent results, to the root
         self._free_others = list[Callable[[], None]]()  # at most one: see `bind_others`
-        self._serves = False  # this rank
         if alone and comm.rank != root:
-            _servers.append(self)
+            _servers.add(self)
         self.operation: UnderWay | None = None
         self.lock = threading.RLock()  # held by the thread that works on an operation, or begins one
         self._n_maps = self._n_tasks = 0
@@ -185,11 +184,11 @@ class PoolRanks:
 
     def serve(self) -> None:
         """Note that this rank serves."""
-        self._serves = True
+        _servers.discard(self)
 
     def end_without_serving(self) -> None:
-        """Tell the root that this rank ends its program, if it has never called `close`."""
-        if not (self._serves or self.presence.failed) and self.presence.comm:
+        """Tell the root that this rank ends its program, and has never served."""
+        if not self.presence.failed and self.presence.comm:
             how = "expected its `with` block on all ranks, or close() or shutdown(), or wait()"
             text = f"rank {self.rank} has ended its program without working for the pool or executor: {how}"
             self.presence.send_failure(Error(text), alone=True)
@@ -260,8 +259,7 @@ class PoolRanks:
         with in_call(""):
             while self._free_others:
                 self._free_others.pop()()
-            if self in _servers:
-                _servers.remove(self)
+            _servers.discard(self)
             if self.alone and self.is_root and not self.presence.failed:
                 self.orders.send_all(Tag.CLOSE, b"", [self._left_by.encode(errors="replace")])
             self.clocks.end()
@@ -269,7 +267,7 @@ class PoolRanks:
             self.record.enter(Phase.OUTSIDE, time.perf_counter())
 
 
-_servers: list[PoolRanks] = []  # of this rank, which is to serve them
+_servers = set[PoolRanks]()  # of this rank, which has yet to serve them
 
 
 @atexit.register
