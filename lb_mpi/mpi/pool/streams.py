@@ -228,7 +228,7 @@ class RootStream(RootTasks):
         for frame in frames:
             if frame.lo < frame.hi:
                 self._tasks.append(self._finish_batch(source, frame.hi - frame.lo, frame.seconds))
-                self._arrived.append((source, frame._replace(lo=tasks[0])))
+                self._arrived.append((source, frame))
             else:
                 failure: TaskFailure = pickle.loads(frame.data)
                 at = failure.task - tasks[0] if failure.task >= 0 else -1
