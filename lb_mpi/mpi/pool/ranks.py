@@ -187,7 +187,7 @@ class PoolRanks:
         _servers.discard(self)
 
     def end_without_serving(self) -> None:
-        """Tell the root that this rank ends its program, and has never served."""
+        """Tell the root that this rank ends its program, without having called `close`, or worked for it."""
         if not self.presence.failed and self.presence.comm:
             how = "expected its `with` block on all ranks, or close() or shutdown(), or wait()"
             text = f"rank {self.rank} has ended its program without working for the pool or executor: {how}"
