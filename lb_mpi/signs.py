@@ -8,8 +8,6 @@
             ...
     signs.saved(12)                     # save 12 is complete: if the run dies, it may be restarted
     signs.saves_at_signal(True)         # at SIGUSR1 this process saves, and ends with exit code SAVED
-    if signs.question() != answered:    # the launcher asks which ranks answer each other
-        signs.answer(number, n_silent)
 
 `guard` calls `attend` when the program imports mpi4py.MPI.  A rank whose program ends early, for example by an error
 before its first call of lb_mpi, waits in MPI_Finalize for the other ranks, which wait for it in lb_mpi.  So its page records
@@ -48,8 +46,7 @@ NAME = "lb_mpi-signs"  # of its file
 BYTES = 4096  # of the page; after it comes faulthandler's output
 _TURNS, _N_SAVED, _SAVED, _STACK_PID, _SAVES_PID, _MPI_PID, _AT_END, _ASLEEP_NS = range(8)  # words of the page, 8 bytes each
 _PHASE = slice(64, 128)  # bytes of the page: text, padded with zeros
-_QUESTION, _ANSWERED, _N_SILENT = range(16, 19)  # words after the phase; the first is written by the launcher
-_OWNER = 19  # the process that writes here; 0: none yet
+_OWNER = 16  # the word after the phase: the process that writes here; 0: none yet
 
 
 class Seen(NamedTuple):
@@ -64,8 +61,6 @@ class Seen(NamedTuple):
     mpi_pid: int = 0  # the process that has begun MPI; 0: none
     at_end: bool = False  # it has ended regularly, or finalized MPI
     asleep_s: float = 0.0  # time slept in lb_mpi so far, waiting for other ranks
-    answered: int = 0  # number of the last question of the launcher that it has answered; 0: none
-    n_silent: int = 0  # its answer: how many ranks do not answer it
 
     @property
     def spoke(self) -> bool:
@@ -171,29 +166,12 @@ def saves_at_signal(able: bool) -> None:
     _page.words[_SAVES_PID] = os.getpid() if able else 0
 
 
-def question() -> int:
-    """Return the number of the launcher's last question, which ranks answer each other; 0: it has asked none."""
-    return _page.words[_QUESTION]
-
-
-def answer(number: int, n_silent: int) -> None:
-    """Answer the question with this number: `n_silent` ranks have not answered this one."""
-    _page.words[_N_SILENT] = n_silent
-    _page.words[_ANSWERED] = number
-
-
-def ask(file: int, number: int) -> None:
-    """Ask the program whose page is `file`; for the launcher."""
-    os.pwrite(file, number.to_bytes(8, sys.byteorder), 8 * _QUESTION)
-
-
 def read(page: bytes) -> Seen:
     """Read the signs in a page."""
-    words = memoryview(page)[: 8 * (_N_SILENT + 1)].cast("Q")
+    words = memoryview(page)[:64].cast("Q")
     text = page[_PHASE].partition(b"\0")[0].decode(errors="replace")
-    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words[:8]
-    answers = words[_ANSWERED], words[_N_SILENT]
-    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns, *answers)
+    turns, n_saved, number, stack_pid, saves_pid, mpi_pid, at_end, asleep_ns = words
+    return Seen(turns, n_saved, number, stack_pid, saves_pid, text, mpi_pid, bool(at_end), 1e-9 * asleep_ns)
 
 
 def _open() -> None:

@@ -38,7 +38,7 @@ from tests.pile import Pile
 COMM = MPI.COMM_WORLD
 RANK, SIZE = COMM.rank, COMM.size
 LATE = SIZE - 1
-TAG, BEGUN = 9, 10
+TAG = 9
 GIVE_UP_S = 60.0
 pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take time: once is enough")]
 
@@ -124,53 +124,6 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
     assert reported[0][0].startswith("rank 0 has waited for ")
     assert f"rank {LATE} is compiling kernels (first run only)" in reported[0][0]
     receive_all()
-
-
-def test_a_launcher_that_asks_learns_how_many_ranks_do_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, answers = [0], [(0, SIZE)]
-
-    def answer(number: int, n_silent: int) -> None:
-        answers.append((number, n_silent))
-        if len(answers) == 2 and RANK == 0:
-            COMM.Send(b"", LATE, TAG)
-        asked[0] += n_silent > 0 and number > 1  # once more, since another rank was too busy to answer
-
-    def question() -> int:
-        if RANK == 0 and not begun and COMM.Iprobe(LATE, BEGUN):
-            COMM.Recv(bytearray(), LATE, BEGUN)
-            begun.append(True)
-        return asked[0] if RANK or begun else 0
-
-    begun = list[bool]()  # the task that keeps the last rank busy: before, it may answer
-    monkeypatch.setattr(late.signs, "question", question)
-    monkeypatch.setattr(late.signs, "answer", answer)
-
-    def task(_item: int) -> None:
-        if RANK == LATE and not begun:
-            begun.append(True)
-            COMM.Send(b"", 0, BEGUN)
-            until_released()
-        time.sleep(0.1)
-
-    with lb_mpi.Pool(COMM) as pool:
-        asked[0] = 1
-        pool.map(task, 4 * SIZE, chunksize=1)
-        if RANK == 0:
-            assert answers[1][0] == 1
-            assert answers[1][1] > 0
-    if RANK == LATE:
-        COMM.Recv(bytearray(), 0, TAG)
-    asked[0] = 2
-    own = communicator.duplicate(COMM)
-    barrier: list[MPI.Request] = []
-
-    def done() -> bool:
-        if not barrier and answers[-1][0] > 1 and not answers[-1][1]:
-            barrier.append(own.Ibarrier())
-        return bool(barrier) and barrier[0].Test()
-
-    communicator.presence_of(own).wait(done)
-    own.Free()
 
 
 class Slow(Pile):

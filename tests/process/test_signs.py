@@ -11,7 +11,7 @@ from lb_mpi import signs
 from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
-NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0, 0, 0)
+NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_launcher_reads_what_a_program_says(page):
     with signs.phase("search"):
         for _ in range(3):
             signs.turn()
-        assert seen(page) == (4, 0, 0, os.getpid(), 0, "search", 0, False, 0.0, 0, 0)
+        assert seen(page) == (4, 0, 0, os.getpid(), 0, "search", 0, False, 0.0)
         with signs.phase("inside"):
             assert seen(page).phase == "search"
         assert seen(page).phase == "search"
@@ -43,7 +43,7 @@ def test_a_launcher_reads_what_a_program_says(page):
     signs.saved(7)
     signs.saved(8)
     signs.saves_at_signal(True)
-    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0, 0, 0)
+    assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0)
     signs.saves_at_signal(False)
     assert seen(page).saves_pid == 0
 
@@ -57,15 +57,6 @@ def test_a_phase_is_shown_until_the_last_of_overlapping_blocks_ends(page):
     assert seen(page).phase == "second"
     second.__exit__(None, None, None)
     assert seen(page).phase == ""
-
-
-def test_a_program_reads_the_question_and_the_launcher_the_answer(page):
-    signs.begin()
-    assert signs.question() == 0
-    signs.ask(page, 3)
-    assert signs.question() == 3
-    signs.answer(3, 2)
-    assert (seen(page).answered, seen(page).n_silent) == (3, 2)
 
 
 def test_asking_an_ending_program_for_its_stack_does_not_kill_it(page):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.cli.run.hangs import ANSWERS_S, OUTSIDE, PATIENCE, Awaited, Hang, stopped
+from lb_mpi.cli.run.hangs import PATIENCE, awaited, stopped
 from lb_mpi.cli.run.host import ASLEEP, Waiting
 from lb_mpi.cli.run.lines import RankState
 
@@ -38,10 +38,6 @@ def at_end(rank: int, seconds: float = HANG_S) -> RankState:
     return RankState(str(rank), "b", at_end=True, away_s=seconds)
 
 
-def nobody_asks(question: int) -> None:
-    raise AssertionError(f"question {question} is asked")
-
-
 @pytest.mark.parametrize(("states", "ranks"), [
     ([waits(0), idle(1), waits(2, 9.0)], ["1"]),
     ([waits(0), idle(1), idle(2, 99.0)], ["1", "2"]),
@@ -62,74 +58,25 @@ def nobody_asks(question: int) -> None:
     ([waits(0, LONG_S), idle(1), computes(2)], []),  # rank 1 may wait for rank 2
 ])  # fmt: skip
 def test_a_rank_outside_hangs_if_all_others_wait(states, ranks):
-    assert [hang.rank for hang in Awaited(3, HANG_S, nobody_asks).stuck(50.0, states)] == ranks
-    assert Awaited(3, 0.0, nobody_asks).stuck(50.0, states) == []
-
-
-def test_a_rank_that_computes_outside_is_late_before_it_hangs():
-    awaited = Awaited(2, HANG_S, nobody_asks)
-    assert awaited.stuck(50.0, [waits(0), computes(1, 7.9)]) == awaited.late == []
-    assert awaited.stuck(51.0, [waits(0), computes(1)]) == []
-    where = f"{OUTSIDE} for 8 s, while the other ranks wait in a map"
-    assert [hang.late() for hang in awaited.late] == [f"rank 1 on host b is late: {where}"]
-    assert awaited.stuck(52.0, [waits(0), in_task(1)]) == awaited.late == []
+    assert [hang.rank for hang in awaited(states, 3, HANG_S)] == ranks
+    assert awaited(states, 3, 0.0) == []
 
 
 def test_a_hang_is_described_in_one_line():
-    hangs = Awaited(3, HANG_S, nobody_asks).stuck(50.0, [waits(0), idle(1, 60.0), at_end(2, 9.0)])
+    hangs = awaited([waits(0), idle(1, 60.0), at_end(2, 9.0)], 3, HANG_S)
     assert [str(hang) for hang in hangs] == [
         "rank 1 on host b hangs: neither computing nor answering for 8 s, while the other ranks wait in a map",
         "rank 2 on host b hangs: at the end of its program for 8 s, while the other ranks wait in a map",
     ]
 
 
-def answered(states: list[RankState], n_silent: list[int | None]) -> list[Hang]:
-    """Ask on behalf of the launcher, and let the ranks answer so; None: not at all."""
-    asked: list[int] = []
-    awaited = Awaited(len(states), HANG_S, asked.append)
-    assert awaited.stuck(50.0, states) == []
-    assert asked == [1]
-    answers = zip(states, n_silent, strict=True)
-    known = [one if n is None else one._replace(answered=1, n_silent=n) for one, n in answers]
-    at_once = awaited.stuck(51.0, known)
-    assert at_once == [] or None not in n_silent
-    found = at_once or awaited.stuck(50.0 + ANSWERS_S, known)
-    assert asked == [1]
-    if not found:
-        awaited.stuck(51.0 + ANSWERS_S + HANG_S, known)
-        assert asked == [1, 2]
-    return found
-
-
-def on(hosts: str, states: list[RankState]) -> list[RankState]:
-    return [one._replace(host=host) for one, host in zip(states, hosts, strict=True)]
-
-
-@pytest.mark.parametrize(("hosts", "n_silent", "ranks"), [
-    ("abc", [1, 1, 2], ["2"]),
-    ("abc", [2, 1, 1], ["0"]),
-    ("aabbcc", [2, 2, 4, 4, 2, 2], ["2", "3"]),
-    ("ab", [1, 1], ["1"]),  # rank 0's host is taken for connected
-    ("aab", [1, 1, 2], ["2"]),
-    ("abcd", [2, 2, 2, 2], ["1", "2", "3"]),
-    ("abc", [1, 1, None], ["1"]),
-    ("abc", [0, 0, 0], []),
-    ("abc", [None, None, None], []),
-])  # fmt: skip
-def test_a_rank_without_answers_is_cut_off_if_all_ranks_sleep(hosts, n_silent, ranks):
-    for last in (waits, serves):
-        states = on(hosts, [waits(rank) for rank in range(len(hosts) - 1)] + [last(len(hosts) - 1)])
-        found = answered(states, n_silent)
-        assert [hang.rank for hang in found] == ranks
-        assert all(hang.cut_off for hang in found)
-
-
-def test_an_answer_to_an_earlier_question_does_not_count():
-    awaited = Awaited(2, HANG_S, lambda _question: None)
-    early = [waits(rank)._replace(answered=1, n_silent=1) for rank in range(2)]
-    awaited.stuck(0.0, [waits(0), waits(1)])
-    awaited.stuck(100.0, [waits(0), waits(1)])  # asks again
-    assert awaited.stuck(101.0, early) == awaited.stuck(100.0 + ANSWERS_S, early) == []
+def test_all_ranks_that_wait_hang_if_nobody_works():
+    for states in ([waits(0), waits(1, 9.0)], [waits(0), serves(1), waits(2, 9.0)]):
+        hangs = awaited(states, len(states), HANG_S)
+        assert [hang.rank for hang in hangs] == [state.rank for state in states if state.phase]
+        assert str(hangs[-1]).endswith(" hangs: waiting, as all ranks do, for 9 s in a map")
+        assert awaited([*states[1:], waits(0, 7.9)], len(states), HANG_S) == awaited(states, len(states), 0.0) == []
+    assert awaited([serves(0), serves(1)], 2, HANG_S) == []  # a pool without work
 
 
 def test_a_rank_hangs_that_is_stopped():

@@ -18,17 +18,16 @@ A rank that answers nobody while all others wait for it
   as it likes.
 - If all ranks are known, at least one waits, and the others sleep or have been outside lb_mpi for `hang_s`, each of those
   outside hangs if it has reached the end of its program, or has done nothing for `hang_s`.  One that computes, reads or
-  writes may be blocked in MPI, or prepare the work of all, and nobody outside can distinguish this.  So it is named after
-  `hang_s`, and hangs after `PATIENCE` times as long.
-- If all ranks sleep, the launcher asks them how many others don't answer.  Those that miss most are cut off from the
-  network of MPI.  If all miss equally many, the host of rank 0 is taken for connected.
+  writes may be blocked in MPI, or prepare the work of all, and nobody outside can distinguish this.  So it hangs after
+  `PATIENCE` times as long; the ranks that wait warn before (`lb_mpi.mpi.common.late`).
+- If all ranks sleep, those that wait hang: no message that they wait for has arrived, so MPI does not connect them.
 
-Not detected: ranks that wait for each other outside lb_mpi, or in different calls; a call of lb_mpi that is blocked in MPI.
+Not detected: ranks that wait for each other outside lb_mpi; a call of lb_mpi that is blocked in MPI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from lb_mpi.cli.run.lines import RankState
@@ -44,14 +43,9 @@ class Hang(NamedTuple):
     seconds: float
     where: str = ""  # or ", in a search"
     how: str = NEITHER
-    cut_off: bool = False  # from the network of MPI
 
     def __str__(self) -> str:
         return f"rank {self.rank} on host {self.host} hangs: {self.how} for {self.seconds:.0f} s{self.where}"
-
-    def late(self) -> str:
-        """Describe it before it counts as hanging."""
-        return f"rank {self.rank} on host {self.host} is late: {self.how} for {self.seconds:.0f} s{self.where}"
 
 
 def stopped(states: Sequence[RankState], hang_s: float) -> list[Hang]:
@@ -89,59 +83,22 @@ class FirstSigns:
 
 
 PATIENCE = 10
-ANSWERS_S = 5.0  # for the answers of all ranks
 OUTSIDE = "outside of lb_mpi, computing or blocked in MPI,"
 
 
-class Awaited:
-    """The ranks for which all others wait.
-
-    `n_ranks` : of the run
-    `hang_s` : time after which a rank hangs (0: never)
-    `ask` : asks all ranks how many others don't answer, with the number of the question
-    """
-
-    def __init__(self, n_ranks: int, hang_s: float, ask: Callable[[int], None]) -> None:
-        self._n_ranks, self._hang_s, self._ask = n_ranks, hang_s, ask
-        self._number, self._asked_at = 0, float("-inf")  # of the last question
-        self.late: list[Hang] = []  # ranks that will hang if nothing changes
-
-    def stuck(self, now: float, states: Sequence[RankState]) -> list[Hang]:
-        """Return the ranks that hang at the time `now`."""
-        self.late = []
-        asleep = [state for state in states if state.waits_s >= self._hang_s]
-        waiting = [state for state in asleep if state.phase]
-        others = [state for state in states if state.waits_s < self._hang_s]
-        if not self._hang_s or len(states) < self._n_ranks or not waiting or any(state.phase for state in others):
-            return []
-        waited_s = min(state.waits_s for state in waiting)
-        where = f", while the other ranks wait in {waiting[0].phase}"
-        if not others:
-            return self._cut_off(now, states, waited_s, where)
-        hangs = [self._outside(state, waited_s, where) for state in others]
-        if any(hang.seconds < self._hang_s for hang in hangs):
-            return []
-        if any(hang.how == OUTSIDE and hang.seconds < PATIENCE * self._hang_s for hang in hangs):
-            self.late = hangs
-            return []
-        return hangs
-
-    def _outside(self, state: RankState, waited_s: float, where: str) -> Hang:
-        """Return how, and for how long, a rank outside lb_mpi has been awaited."""
-        how = "at the end of its program" if state.at_end else NEITHER if state.idle_s >= self._hang_s else OUTSIDE
-        return Hang(state.rank, state.host, min(state.away_s, waited_s), where, how)
-
-    def _cut_off(self, now: float, states: Sequence[RankState], waited_s: float, where: str) -> list[Hang]:
-        if now > self._asked_at + ANSWERS_S + self._hang_s:  # once more, if nothing was found
-            self._number, self._asked_at = self._number + 1, now
-            self._ask(self._number)
-        answers = [state for state in states if state.answered == self._number]
-        if len(answers) < len(states) and now < self._asked_at + ANSWERS_S:
-            return []
-        most = max((state.n_silent for state in answers), default=0)
-        cut_off = [state for state in answers if state.n_silent == most > 0]
-        if len(cut_off) == len(answers):
-            near = next((state.host for state in states if state.rank == "0"), "")
-            cut_off = [state for state in cut_off if state.host != near] or cut_off
-        how = f"without an answer from {most} of {len(states) - 1} ranks"
-        return [Hang(state.rank, state.host, waited_s, where, how, cut_off=True) for state in cut_off]
+def awaited(states: Sequence[RankState], n_ranks: int, hang_s: float) -> list[Hang]:
+    """Return the ranks, of `n_ranks`, for which all others have waited long enough (`hang_s`; 0: never)."""
+    waiting = [state for state in states if state.waits_s >= hang_s and state.phase]
+    others = [state for state in states if state.waits_s < hang_s]
+    if not hang_s or len(states) < n_ranks or not waiting or any(state.phase for state in others):
+        return []
+    if not others:
+        return [Hang(one.rank, one.host, one.waits_s, f" in {one.phase}", "waiting, as all ranks do,") for one in waiting]
+    waited_s = min(state.waits_s for state in waiting)
+    where = f", while the other ranks wait in {waiting[0].phase}"
+    hangs = []
+    for state in others:
+        how = "at the end of its program" if state.at_end else NEITHER if state.idle_s >= hang_s else OUTSIDE
+        hangs.append(Hang(state.rank, state.host, min(state.away_s, waited_s), where, how))
+    early = any(hang.seconds < hang_s * (PATIENCE if hang.how == OUTSIDE else 1) for hang in hangs)
+    return [] if early else hangs

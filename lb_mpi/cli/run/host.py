@@ -6,7 +6,6 @@
     ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
     save                             (it asks the ranks that can to save and end, see lb_mpi.signs)
-    ask K                            (it asks the ranks which others answer them: question K; see lb_mpi.signs)
     stack RANK  lb_mpi stack {...}   its Python stack; a stopped rank is continued for that
                 lb_mpi end {...}     a rank on this host has ended, or MPI's process that watches it (reported by rank.py)
 
@@ -62,35 +61,25 @@ class Used(NamedTuple):
 
 
 class Idle:
-    """Measure how long a rank has been idle: no turn, at most `SHARE` of a core used, no reading or writing.
+    """Measure how long a rank has been away, without a turn; and idle: also at most `SHARE` of a core, no input or output.
 
     Being stopped or continued begins a new time.  A rank that has ended doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
-        self._since, self._turns, self._used = now, 0, Used(0.0)
+        self._away = self._since = now
+        self._turns, self._used = 0, Used(0.0)
 
-    def idle_s(self, now: float, seen: signs.Seen, used: Used) -> float:
-        """Return the idle seconds at this look."""
+    def away_and_idle_s(self, now: float, seen: signs.Seen, used: Used) -> tuple[float, float]:
+        """Return the seconds away, and the idle ones, at this look."""
         computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
         moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
         stops = used.stopped != self._used.stopped
+        if seen.turns != self._turns:
+            self._away = now
         if seen.turns != self._turns or computed or moved or stops or used.gone:
             self._since, self._turns, self._used = now, seen.turns, used
-        return now - self._since
-
-
-class Constant:
-    """Measure how long a value has not changed, from look to look."""
-
-    def __init__(self, now: float) -> None:
-        self._since, self._value = now, object()
-
-    def constant_s(self, now: float, value: object) -> float:
-        """Return these seconds at this look."""
-        if value != self._value:
-            self._since, self._value = now, value
-        return now - self._since
+        return now - self._away, now - self._since
 
 
 class Waiting:
@@ -118,30 +107,20 @@ class Rank:
         self.number, self._pid, self._file = number, pid, file
         now = time.monotonic()
         self._idle, self._waiting = Idle(now), Waiting(now)
-        self._turns, self._stopped = Constant(now), Constant(now)
         self._host = socket.gethostname()
 
     def state(self) -> RankState:
         """Return its state; its last report outlives the rank."""
         seen, used = self._seen(), _used(self._pid)
         now = time.monotonic()
-        idle_s = self._idle.idle_s(now, seen, used)
-        stopped_s = self._stopped.constant_s(now, used.stopped)
-        times = {
-            "idle_s": idle_s,
-            "away_s": self._turns.constant_s(now, seen.turns),
-            "waits_s": self._waiting.waits_s(now, seen),
-            "stopped_s": min(stopped_s, idle_s) if used.stopped else 0.0,
-        }
+        away_s, idle_s = self._idle.away_and_idle_s(now, seen, used)
+        times = {"idle_s": idle_s, "away_s": away_s, "waits_s": self._waiting.waits_s(now, seen)}
+        times["stopped_s"] = idle_s if used.stopped else 0.0
         return RankState(
             self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
-            at_end=seen.at_end, answered=seen.answered, n_silent=seen.n_silent,
+            at_end=seen.at_end,
             **{name: float(round(one)) if one >= QUIET_S else 0.0 for name, one in times.items()},
         )  # fmt: skip
-
-    def ask(self, question: int) -> None:
-        """Ask it which others answer it."""
-        signs.ask(self._file, question)
 
     def save(self) -> None:
         """Ask it to save and end, if it can."""
@@ -295,9 +274,6 @@ class Side:
             if word == "save":
                 for one in self._ranks.values():
                     one.save()
-            elif word == "ask":
-                for one in self._ranks.values():
-                    one.ask(int(about))
             elif word == "stack":
                 text = self._ranks[about].stack() if about in self._ranks else ""
                 say(f"stack {line_of(Stack(about, text))}")

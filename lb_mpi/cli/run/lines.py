@@ -53,8 +53,6 @@ class RankState(NamedTuple):
     waits_s: float = 0.0  # time mostly asleep in lb_mpi, in calls or in none
     at_end: bool = False  # it has reached the end of its program
     stopped_s: float = 0.0  # for how long it has been stopped (SIGSTOP)
-    answered: int = 0  # the last question about the others that it has answered
-    n_silent: int = 0  # how many ranks did not answer it then
 
 
 class Stack(NamedTuple):

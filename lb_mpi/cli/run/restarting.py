@@ -66,8 +66,6 @@ class Outcome(NamedTuple):
     at_end: bool = False  # one of these has come to the end of its program, perhaps by an error
     gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
-    cut_off: Sequence[int] = ()  # ranks that hung because MPI's network does not reach them
-    cut_off_here: bool = False  # one of these is on this machine, where mpiexec runs
     n_saved: int = 0  # number of saves since the start
     saved: int = 0  # the number of the last one
     saved_on_request: bool = False  # one of them came after the program was asked to save and stop
@@ -127,8 +125,6 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int, before: Outcome | No
         itself = outcome.ends or outcome.at_end
         why = "the program itself has failed" if itself else "the program has failed, or mpiexec was asked to end it"
         return RestartDecision(False, code, f"no restart: {why}")
-    if outcome.cut_off_here:
-        return RestartDecision(False, code, "no restart: mpiexec runs on a host that the network of MPI does not reach")
     if n_restarts == allowed:
         made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
         return RestartDecision(False, code, f"no restart: {made} made")

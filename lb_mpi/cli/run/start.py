@@ -23,7 +23,7 @@ from pathlib import Path
 
 from lb_mpi.cli.run import commands, limit
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
-from lb_mpi.cli.run.hangs import PATIENCE, Awaited, FirstSigns, Hang, stopped
+from lb_mpi.cli.run.hangs import PATIENCE, FirstSigns, Hang, awaited, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
@@ -62,8 +62,8 @@ def add_arguments(parser: Parser) -> None:
         "Never if the program itself fails")
     parser.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
-        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, has "
-        "reached its end or is cut off from MPI's network, or if its program does not begin for S seconds (at least 30). "
+        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, or has "
+        "reached its end, if all ranks wait, or if its program does not begin for S seconds (at least 30). "
         f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
     parser.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
@@ -132,7 +132,6 @@ class MpiJob:
         self.python = interpreter(self.program)
         self.options = options
         self.recording: dict[str, str] = {}  # variables for the ranks
-        self.cut_off: set[int] = set()  # hosts that MPI's network does not reach: none is used again
         if record is not None:
             os.makedirs(record, exist_ok=True)
             self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
@@ -172,9 +171,7 @@ class MpiJob:
                     run = _Run(process, watch, hosts, signals, self)
                     while run.goes_on():
                         time.sleep(LOOK_S)
-                    outcome = run.outcome()
-                    self.cut_off |= {ranks[rank] for rank in outcome.cut_off}
-                    return outcome
+                    return run.outcome()
             finally:
                 limit.end(mark, process)
 
@@ -206,8 +203,7 @@ class MpiJob:
         if before is None or watch.here.name in problems:
             say(*problems.values())
             return [] if problems else self.ranks
-        dead = {index: f"host {self.hosts[index].name}: the network of MPI does not reach it" for index in self.cut_off}
-        dead |= {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
+        dead = {index: problems[host.name] for index, host in enumerate(self.hosts) if host.name in problems}
         ranks, words = assign_ranks(self.hosts, dead, len(self.ranks))
         say(*words)
         return ranks
@@ -256,9 +252,7 @@ class _Run:
         self._unreported = set(range(len(hosts)))  # ranks without a regular end
         self._gone: list[str] = []
         self._hung: list[Hang] = []
-        self._late: set[str] = set()  # ranks that were named as late
         self._start = FirstSigns(hosts, self._hang_s)
-        self._awaited = Awaited(len(hosts), self._hang_s, lambda question: watch.send(f"ask {question}"))
         self._asked: tuple[float, int] | None = None  # time of the request to save, and number of signals then
         self._n_saved = math.inf  # saves before it
         self._wrong: list[str] = []  # lines about processes other than ranks that hang
@@ -276,17 +270,10 @@ class _Run:
             return False
         states = self._watch.states()
         at_start = self._start.stuck(now, states)
-        self._hung = stopped(states, self._hang_s) or at_start or self._awaited.stuck(now, states)
-        self._warn_of_late()
+        self._hung = stopped(states, self._hang_s) or at_start or awaited(states, len(self._hosts), self._hang_s)
         if self._hang_s and self._n_regular == len(self._hosts) and now > self._last_s + self._hang_s:
             self._wrong = [f"all ranks have ended, but mpiexec has not for {now - self._last_s:.0f} s"]
         return not self._hung and not self._wrong
-
-    def _warn_of_late(self) -> None:
-        for hang in self._awaited.late:
-            if hang.rank not in self._late:
-                self._late.add(hang.rank)
-                say(f"{hang.late()}; it may take {PATIENCE * self._hang_s:g} s (--hang-s)")
 
     def outcome(self) -> Outcome:
         """Return how it ended, after all hosts have reported."""
@@ -306,7 +293,6 @@ class _Run:
             say(f"mpiexec ended with exit code {code}{alone}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
         unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
-        cut_off = [int(hang.rank) for hang in self._hung if hang.cut_off]
         n_saved = sum(state.n_saved for state in states)
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
@@ -315,8 +301,6 @@ class _Run:
             at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
             gone=self._gone,
             hung=bool(self._hung or self._wrong),
-            cut_off=cut_off,
-            cut_off_here=any(is_here(self._hosts[rank]) for rank in cut_off),
             n_saved=n_saved,
             saved=max((state.saved for state in states), default=0),
             saved_on_request=n_saved > self._n_saved,

@@ -130,7 +130,6 @@ class Presence:
             for anchor in _anchors:
                 anchor._questions.serve(waited_s)
             self._questions.warn(now, waited_s)
-            self._questions.report(now)
             if waited_s > OTHER_AFTER_S and self.comm and not self._failures.in_commit and (wrong := self.calls.compare()):
                 self._notify(wrong)
                 raise Error(wrong)

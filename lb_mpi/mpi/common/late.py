@@ -70,7 +70,6 @@ class _Here:
     call = ""  # "": in no call
     number = 0  # of the call
     warned = False
-    answered = 0  # the last question of the launcher
 
     @property
     def hang_s(self) -> float:
@@ -132,12 +131,9 @@ class Questions:
         self._asked_at: float | None = None
         self._answers: dict[int, Answer] = {}  # to that question, by rank
         self._going: list[tuple[MPI.Request, bytes]] = []
-        self._report_at: float | None = None  # when the launcher's question, if there is one, is answered
 
     def warn(self, now: float, waited_s: float) -> None:
         """Ask the others when this rank has waited for long; once they have had time to answer, warn."""
-        if self._report_at is not None:
-            return  # the answers to the launcher's question count here, too
         if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
             self._asked_at = None
         elif not self._ours:
@@ -146,29 +142,16 @@ class Questions:
                 text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
                 _warn(f"{text}: some rank has not called it yet")
         elif self._asked_at is None or self._of_call != _here.number:
-            self._asked_at, self._of_call = now, _here.number
-            self._ask()
+            self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
+            self._answers.clear()
+            for rank in range(self.comm.size):
+                if rank != self.comm.rank:
+                    self._send(rank, _Kind.QUESTION, self._number, "")
         elif now > self._asked_at + ANSWER_S:
             _here.warned = True
             if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
                 _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
 
-    def report(self, now: float) -> None:
-        """If the launcher asks, count the ranks that do not answer this one (`lb_mpi.signs`)."""
-        if self._report_at is None:
-            if self._ours and signs.question() != _here.answered:
-                self._report_at = now + ANSWER_S
-                self._ask()
-        elif now > self._report_at:
-            self._report_at, _here.answered = None, signs.question()
-            signs.answer(_here.answered, self.comm.size - 1 - len(self._answers))
-
-    def _ask(self) -> None:
-        self._number += 1
-        self._answers.clear()
-        for rank in range(self.comm.size):
-            if rank != self.comm.rank:
-                self._send(rank, _Kind.QUESTION, self._number, "")
 
     def serve(self, waited_s: float) -> None:
         """Answer what the others have asked, and note what they have answered."""
