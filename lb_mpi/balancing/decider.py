@@ -54,7 +54,7 @@ from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
 ROOT = 0
-UNCHANGED = Decision(BalanceReason.HOLDS)
+UNCHANGED = Decision(BalanceReason.UNCHANGED)
 
 
 class RootFailed(Error):
@@ -90,8 +90,8 @@ class _Sums(NamedTuple):
 
 class _Maxima(NamedTuple):
     failed: float
-    mark: float
-    mark_low: float  # the largest -mark
+    checksum: float
+    checksum_low: float  # the largest -checksum
     results: float
     results_low: float
     unknown: float  # the costs of some rows are not known
@@ -152,11 +152,11 @@ class Decider:
 
     @property
     def _late(self) -> float:
-        return float(self._knowledge.late[self._knowledge.place])
+        return float(self._knowledge.late[self._knowledge.index])
 
     @property
     def _tick_work(self) -> float:
-        return float(self._knowledge.tick_work[self._knowledge.place])
+        return float(self._knowledge.tick_work[self._knowledge.index])
 
     @property
     def _speed(self) -> float:
@@ -170,7 +170,7 @@ class Decider:
         knowledge, home, self._learns = self._knowledge, self.ways.home, self.learns
         if learned is not None and self._learns:
             report = knowledge.learn(learned, report)
-        late, tick_work = float(knowledge.late[knowledge.place]), float(knowledge.tick_work[knowledge.place])
+        late, tick_work = float(knowledge.late[knowledge.index]), float(knowledge.tick_work[knowledge.index])
         own_s = report.busy_s
         if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
@@ -178,8 +178,8 @@ class Decider:
             self._tick_rate = self._tick_rates.add(report.ticks / own_s)
         if report.observed:
             self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
-            for place, weight, log_ratio in report.observed:
-                before = self._seen.get(other := knowledge.known[place], (0.0, 0.0))
+            for index, weight, log_ratio in report.observed:
+                before = self._seen.get(other := knowledge.known[index], (0.0, 0.0))
                 self._seen[other] = before[0] + weight, before[1] + weight * log_ratio
         speed, first = tick_work * self._tick_rate, math.isnan(report.began_s)
         self._began_s = 0.0 if first else report.began_s + report.overhead_s
@@ -195,8 +195,8 @@ class Decider:
         reals = work, done, busy, speed, report.queued_s, report.elapsed_s, report.home * speed / work if work > 0.0 else 0.0
         counts = report.rows, report.bytes, report.home
         maxima = _Maxima(
-            report.failed, report.mark, -report.mark, report.results, -report.results, unknown, work / speed, done / speed,
-            busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
+            report.failed, report.checksum, -report.checksum, report.results, -report.results, unknown,
+            work / speed, done / speed, busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
             report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
             -self._began_s,
         )  # fmt: skip
@@ -205,10 +205,10 @@ class Decider:
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """Decide on the round from the reports of all ranks, and learn from them; the decision is the same on all ranks."""
-        knowledge, policy, place = self._knowledge, self.policy, self._knowledge.place
+        knowledge, policy, own = self._knowledge, self.policy, self._knowledge.index
         n = 2 * len(_Sums._fields)
         total, most = _Sums(*joined(all_ranks.sums[:n])), _Maxima(*all_ranks.maxima.tolist())
-        if most.failed or most.mark != -most.mark_low:
+        if most.failed or most.checksum != -most.checksum_low:
             policy.failed()
             self.restart()
             knowledge.own(None)  # nothing is known of the rows, and none is lent
@@ -244,9 +244,9 @@ class Decider:
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
         speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
-        speeds[place] = self._speed
+        speeds[own] = self._speed
         if self._late_s:
-            late[place] = self._speed * min(median(self._late_s), balanced_s)
+            late[own] = self._speed * min(median(self._late_s), balanced_s)
         before = above(most.home_s, mean_s) if known else math.nan
         knowledge.know(speeds, late, after)
         decided = Decided(RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed)
@@ -281,13 +281,13 @@ class Decider:
     def _end_quick(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
         """End a quick call, or one at home; the decision."""
         if self.ways.home:
-            self.policy.trigger.hold()
+            self.policy.trigger.record_quick()
             even_s, own = total.even_s, above(most.now_s, total.done / total.speed)
             choice = self.ways.stayed(last_s, own, most.home_s, even_s)
         else:
             mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
-            self.policy.hold(late=self.quick.ended(most.elapsed_s, mean_s, queued))
+            self.policy.record_quick(late=self.quick.ended(most.elapsed_s, mean_s, queued))
             choice = self.ways.lent(last_s)
         return UNCHANGED if choice is None else self._choose(UNCHANGED, choice)
 

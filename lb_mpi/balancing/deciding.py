@@ -36,7 +36,7 @@ LOAN_S = 0.3e-3  # in each call, before rows that were lent are back: the least 
 FEWEST_QUICK = 3  # calls after the first decision that leaves the plan as it is
 MOST_QUICK, MOST_FULL = 63, 15  # calls between two decisions, while none takes too long; and decisions in a row, if some did
 MOST_CALLS = 2**31  # more than a program makes
-UNKNOWN = -1  # the mark of results that have all come from other ranks
+UNKNOWN = -1  # the checksum of results that have all come from other ranks
 When = str | float
 
 
@@ -77,7 +77,7 @@ class BalanceReason(IntEnum):
     BELOW = 7, "plan unchanged: the imbalance is not above the bound"
     ALONE = 8, "plan unchanged: there is only one rank"
     CROWDED = 11, "plan unchanged while the ranks queue for cores"
-    HOLDS = 10, "plan unchanged: it holds for some calls"
+    UNCHANGED = 10, "plan unchanged: it holds for some calls"
     CUT = 12, "balanced: the last move had left many edges between the parts", True
     HOME = 9, "rows stay at home: that is faster than lending", True
     LENDING = 13, "rows are lent: that is faster than at home"
@@ -157,7 +157,7 @@ class Trigger:
         self.trust += HOPE * (1.0 - self.trust)
         return self._calls % self.every > 0
 
-    def hold(self) -> None:
+    def record_quick(self) -> None:
         """Record a quick call, in which nothing is decided."""
         if not self.skip():
             self.lost_s += self._losing_s
@@ -224,8 +224,8 @@ class RankReport(NamedTuple):
     """The report of one rank after a round."""
 
     failed: bool = False  # the user's function or rows are invalid on this rank
-    mark: int = 0  # of the rows' Spec
-    results: int = 0  # mark of the results' Spec, if none the last one known; 0: none; UNKNOWN: results of an unknown one
+    checksum: int = 0  # of the rows' Spec
+    results: int = 0  # checksum of the results' Spec, or else the last known; 0: none; UNKNOWN: results of an unknown one
     work: float = math.nan  # of its rows at home, units of work; NaN: unknown
     busy_s: float = 0.0  # spent on rows: computing, resting (emulated), copying
     ticks: float = 0.0  # counted meanwhile
@@ -297,10 +297,10 @@ class Policy:
         self.changed(lending=False)
         self._rounds = self._quick = 0
 
-    def hold(self, *, late: bool) -> None:
+    def record_quick(self, *, late: bool) -> None:
         """Record a quick call, which took too long (`late`) or not."""
         self._late = self._late or late
-        self.trigger.hold()
+        self.trigger.record_quick()
 
     def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
         """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.

@@ -2,7 +2,7 @@
 
 The caller's loop, on MPI (`lb_mpi.mpi.rows.lending`) and on a virtual clock (`lb_mpi.cli.simulate.rows`), is
 
-    round = knowledge.begin(n, mark)
+    round = knowledge.begin(n, checksum)
     the loop of an actor (`lb_mpi.actor`)
       in it, with SETTLED: decider.report(report, learned)   # learns from it, unless the call is a quick one
       in it, before OVER:  decided = decider.decide(reports of all ranks)
@@ -293,18 +293,18 @@ class Knowledge:
 
     def __init__(self, rank: int, known: Sequence[int], neighbours: list[int]) -> None:
         self.rank, self.known, self.neighbours = rank, known, neighbours
-        self.place = known.index(rank)  # of this rank in arrays of the known ranks
+        self.index = known.index(rank)  # of this rank in arrays of the known ranks
         # Of the known ranks: work of a tick, speed, and work that each could have done before it came.  Broadcast views,
         # since there may be many ranks.
         self.tick_work, self.speeds, self.late = (np.broadcast_to(value, len(known)) for value in (1.0, 1.0, 0.0))
         self.mean_speed = math.nan  # of all ranks; NaN: of the known ranks
         self.n_rounds = 0  # since rows last changed their owner
         self.costs: RowCosts | None = None
-        self.mark: int | None = None  # of the rows that the costs describe; None: there are none
+        self.checksum: int | None = None  # of the rows that the costs describe; None: there are none
         self.plan: Plan | None = None  # by which rows are lent; None: they stay at home
         self.lent: dict[int, Rowset] | None = None  # by borrower, as planned; None: not chosen yet
         self._made = PlanMade()
-        self._n_lending = 0  # rounds with planned loans of rows with the current mark
+        self._n_lending = 0  # rounds with planned loans of rows with the current checksum
         self._learned: Learned | None = None  # in the last call; None: it was at home, where no rank helps another
         self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._times = HomeTimes()
@@ -325,7 +325,7 @@ class Knowledge:
     @property
     def home_s(self) -> float:
         """The seconds of its rows in the last round, if it had computed them alone; NaN: unknown."""
-        return self.took / float(self.speeds[self.place])
+        return self.took / float(self.speeds[self.index])
 
     @property
     def relative_speeds(self) -> Floats:
@@ -345,26 +345,26 @@ class Knowledge:
             return BLIND
         return kept(max(0, self._n_lending - 1), self.plan.longest_s) if self.plan is not None and self.is_lending else 0.0
 
-    def describe(self, n: int, mark: int) -> None:
-        """Begin a round of n rows with this `mark`: what is known of the costs of other rows is forgotten."""
+    def describe(self, n: int, checksum: int) -> None:
+        """Begin a round of n rows with this `checksum`: what is known of the costs of other rows is forgotten."""
         self.n_rounds += 1
         self._learned = None
-        if self.costs is None or mark != self.mark:
-            self.costs, self.mark, self._times = RowCosts(self.place, n), mark, HomeTimes()
+        if self.costs is None or checksum != self.checksum:
+            self.costs, self.checksum, self._times = RowCosts(self.index, n), checksum, HomeTimes()
             self.lent, self._n_lending, self._quick = None, 0, None
         elif len(self.costs.ticks) != n:  # the rows are others: only the mean is still of use
             mean = float(np.mean(self.costs.work(self.tick_work))) if len(self.costs) else np.nan
-            self.costs = RowCosts(self.place, n, self.costs.call)
-            self.costs.ticks[:] = mean / self.tick_work[self.place]
+            self.costs = RowCosts(self.index, n, self.costs.call)
+            self.costs.ticks[:] = mean / self.tick_work[self.index]
             self.lent = None
 
-    def begin(self, n: int, mark: int, *, warm: bool = True, objects: bool = False, quick: bool = False) -> Round:
-        """Return the next round, of n rows with this `mark`, arrays or `objects`.
+    def begin(self, n: int, checksum: int, *, warm: bool = True, objects: bool = False, quick: bool = False) -> Round:
+        """Return the next round, of n rows with this `checksum`, arrays or `objects`.
 
         Not `warm`: the first block's time is unreliable.  `quick`: as planned in the last full call, and in long blocks.
         """
         help_ticks = 0.0 if self._learned is None else self._learned.late_ticks
-        self.describe(n, mark)
+        self.describe(n, checksum)
         if not quick:
             before = self._kept
             self._n_lending += self.is_lending
@@ -396,8 +396,8 @@ class Knowledge:
             return report
         assert self.costs is not None
         busy_s, ticks = report.busy_s, report.ticks
-        place = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
-        timed = [(rows, place[by], its_ticks) for rows, by, its_ticks, _ in learned.timed]
+        index = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
+        timed = [(rows, index[by], its_ticks) for rows, by, its_ticks, _ in learned.timed]
         seen, self.tick_work = self.costs.observe(timed, self.tick_work)
         if self._made.blind:
             seen = self.costs.compare(timed)
@@ -406,7 +406,7 @@ class Knowledge:
         n_known = n_own = 0  # rows
         for rows, by, its_ticks, helped in learned.timed:
             if not math.isnan(its_ticks):
-                n, each = count(rows), its_ticks * float(self.tick_work[place[by]])
+                n, each = count(rows), its_ticks * float(self.tick_work[index[by]])
                 work, n_known = work + each, n_known + n
                 if by == self.rank:
                     own_ticks, n_own = own_ticks + its_ticks, n_own + n
@@ -419,7 +419,7 @@ class Knowledge:
             report.handling_s or self._times.handling_s,
             self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._times.call_s,
         )
-        own_tick_work = float(self.tick_work[self.place])
+        own_tick_work = float(self.tick_work[self.index])
         helped_work = given - learned.help_ticks * own_tick_work
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
         planned = learned.planned_ticks * own_tick_work - (lent - given)
@@ -455,8 +455,8 @@ class Knowledge:
         about.update({rank: each for rank, each in others.items() if rank not in self.known[:near]})
         known = [*self.known[:near], *about]
         if self.costs is not None and old:
-            place = {rank: k for k, rank in enumerate(known)}
-            moved = np.array([place.get(rank, 0) for rank in self.known])
+            index = {rank: k for k, rank in enumerate(known)}
+            moved = np.array([index.get(rank, 0) for rank in self.known])
             self.costs.measured_by = moved[measured_by]
         tick_work, speeds = np.array([*about.values()]).reshape(-1, 2).T
         self.tick_work, self.speeds = np.append(self.tick_work[:near], tick_work), np.append(self.speeds[:near], speeds)
@@ -468,10 +468,10 @@ class Knowledge:
         self.follow(None)
         self.n_rounds = self._n_lending = 0
         if work is None:
-            self.costs = self.mark = None
+            self.costs = self.checksum = None
         else:
-            self.costs = RowCosts(self.place, len(work))
-            self.costs.ticks[:] = work / self.tick_work[self.place]
+            self.costs = RowCosts(self.index, len(work))
+            self.costs.ticks[:] = work / self.tick_work[self.index]
 
     def _pick(self) -> dict[int, Rowset]:
         """Choose the rows to lend, by borrower."""

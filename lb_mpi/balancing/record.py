@@ -84,7 +84,7 @@ def history_lines(calls: Iterable[Any], first: int = 1) -> list[HistoryLine]:
     return lines
 
 
-_UNDECIDED = (BalanceReason.LATER.words, BalanceReason.HOLDS.words)
+_UNDECIDED = (BalanceReason.LATER.words, BalanceReason.UNCHANGED.words)
 
 
 def _decision(call: Any) -> str:
@@ -116,7 +116,7 @@ def _table(calls: Iterable[Balanced], first: int = 1) -> str:
 
 def _speed(knowledge: Knowledge) -> float:
     """The speed of this rank, relative to the mean of all ranks."""
-    return float(knowledge.relative_speeds[knowledge.place])
+    return float(knowledge.relative_speeds[knowledge.index])
 
 
 class Loans:

@@ -167,7 +167,7 @@ def contract(graph: Csr, group: Ints, count: int) -> Csr:
     indptr = np.zeros(count + 1, np.int64)
     indices = np.empty(len(graph.indices), np.int64)
     weights = np.empty(len(graph.indices))
-    place = np.full(count, -1)
+    edge = np.full(count, -1)
     end = 0
     for g in range(count):
         start = end
@@ -177,13 +177,13 @@ def contract(graph: Csr, group: Ints, count: int) -> Csr:
                 h = group[graph.indices[e]]
                 if h == g:
                     continue
-                if place[h] < start:
-                    place[h] = end
+                if edge[h] < start:
+                    edge[h] = end
                     indices[end] = h
                     weights[end] = graph.weights[e]
                     end += 1
                 else:
-                    weights[place[h]] += graph.weights[e]
+                    weights[edge[h]] += graph.weights[e]
         indptr[g + 1] = end
     return Csr(indptr, indices[:end].copy(), weights[:end].copy(), vertex_weights)
 

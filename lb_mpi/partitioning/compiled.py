@@ -50,14 +50,14 @@ def shuffle(values: Ints, n: int, state: State) -> None:
 #
 # Each array has an entry per vertex, so that nothing is allocated later.
 
-OUT, DONE = -1, -2  # for `place`: not in the heap; excluded from it for good
+OUT, DONE = -1, -2  # for `position`: not in the heap; excluded from it for good
 
 
 class Heap(NamedTuple):
     """The waiting vertices, and their keys."""
 
     items: Ints  # (n,) the first size[0] are in the heap; no key is larger than the one above it
-    place: Ints  # (n,) index of each vertex in `items`, or OUT, or DONE
+    position: Ints  # (n,) index of each vertex in `items`, or OUT, or DONE
     key: Floats  # (n,)
     size: Ints  # (1,)
 
@@ -71,7 +71,7 @@ def make_heap(n: int) -> Heap:
 @inlined
 def put(heap: Heap, v: int, key: float) -> None:
     """Insert v with this key, or change its key if it is already in."""
-    i = heap.place[v]
+    i = heap.position[v]
     if i < 0:
         i = heap.size[0]
         heap.size[0] += 1
@@ -97,47 +97,47 @@ def pop(heap: Heap) -> int:
 @inlined
 def remove(heap: Heap, v: int) -> None:
     """Remove v, if it is in."""
-    i = heap.place[v]
+    i = heap.position[v]
     if i < 0:
         return
-    heap.place[v] = OUT
+    heap.position[v] = OUT
     heap.size[0] -= 1
     if i < heap.size[0]:
         last = heap.items[heap.size[0]]
         heap.items[i] = last
-        heap.place[last] = i
+        heap.position[last] = i
         rise(heap, i)
-        sink(heap, heap.place[last])
+        sink(heap, heap.position[last])
 
 
 @inlined
 def clear(heap: Heap) -> None:
     """Remove all vertices; done ones stay done."""
     for i in range(heap.size[0]):
-        heap.place[heap.items[i]] = OUT
+        heap.position[heap.items[i]] = OUT
     heap.size[0] = 0
 
 
 @inlined
 def rise(heap: Heap, i: int) -> None:
     """Restore the order after the key of the i-th item has increased."""
-    items, place, key = heap.items, heap.place, heap.key
+    items, position, key = heap.items, heap.position, heap.key
     v = items[i]
     while i > 0:
         above = (i - 1) >> 1
         if key[items[above]] >= key[v]:
             break
         items[i] = items[above]
-        place[items[i]] = i
+        position[items[i]] = i
         i = above
     items[i] = v
-    place[v] = i
+    position[v] = i
 
 
 @inlined
 def sink(heap: Heap, i: int) -> None:
     """Restore the order after the key of the i-th item has decreased."""
-    items, place, key, size = heap.items, heap.place, heap.key, heap.size[0]
+    items, position, key, size = heap.items, heap.position, heap.key, heap.size[0]
     v = items[i]
     while True:
         below = 2 * i + 1
@@ -148,7 +148,7 @@ def sink(heap: Heap, i: int) -> None:
         if key[items[below]] <= key[v]:
             break
         items[i] = items[below]
-        place[items[i]] = i
+        position[items[i]] = i
         i = below
     items[i] = v
-    place[v] = i
+    position[v] = i

@@ -76,13 +76,13 @@ def reverse_arcs(indptr: Ints, indices: Ints) -> Ints:
             arriving[first[v]] = e
             tail[first[v]] = u
             first[v] += 1
-    place = np.empty(n, np.int64)
+    edge = np.empty(n, np.int64)
     reverse = np.empty(len(indices), np.int64)
     for v in range(n):
         for e in range(indptr[v], indptr[v + 1]):
-            place[indices[e]] = e
+            edge[indices[e]] = e
         for i in range(indptr[v], indptr[v + 1]):
-            reverse[arriving[i]] = place[tail[i]]
+            reverse[arriving[i]] = edge[tail[i]]
     return reverse
 
 

@@ -57,7 +57,7 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
     while True:
         if weight + graph.vertex_weights[v] / 2 <= target:
             part[v] = 0
-            heap.place[v] = DONE
+            heap.position[v] = DONE
             weight += graph.vertex_weights[v]
             reach_out(graph, part, heap, v)
         elif heap.size[0] == 0:
@@ -67,9 +67,9 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
         else:  # the graph is not connected: continue anywhere
             looked = next_out(heap, looked)
             v = looked
-            if heap.place[v] != OUT:
+            if heap.position[v] != OUT:
                 return part
-        heap.place[v] = DONE
+        heap.position[v] = DONE
 
 
 @inlined
@@ -77,21 +77,21 @@ def reach_out(graph: Csr, part: Ints, heap: Heap, v: int) -> None:
     """Put the neighbours of v, new on side 0, into the heap, keyed by how much lighter they would make the cut."""
     for e in range(graph.indptr[v], graph.indptr[v + 1]):
         u = graph.indices[e]
-        if heap.place[u] == OUT:
+        if heap.position[u] == OUT:
             key = 0.0
             for f in range(graph.indptr[u], graph.indptr[u + 1]):
                 key += graph.weights[f] if part[graph.indices[f]] == 0 else -graph.weights[f]
             put(heap, u, key)
-        elif heap.place[u] >= 0:
+        elif heap.position[u] >= 0:
             put(heap, u, heap.key[u] + 2 * graph.weights[e])
 
 
 @inlined
 def next_out(heap: Heap, v: int) -> int:
     """Return the next vertex after v, cyclically, that has never been in the heap; any if there is none."""
-    for _ in range(len(heap.place)):
-        v = (v + 1) % len(heap.place)
-        if heap.place[v] == OUT:
+    for _ in range(len(heap.position)):
+        v = (v + 1) % len(heap.position)
+        if heap.position[v] == OUT:
             break
     return v
 

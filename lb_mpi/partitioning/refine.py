@@ -66,20 +66,20 @@ def find_connections(graph: Csr, part: Ints, k: int) -> Connections:
     weight = np.empty(len(indices))
     count = np.zeros(n, np.int64)
     inner = np.zeros(n)
-    place = np.full(k, -1)
+    slot = np.full(k, -1)
     for v in range(n):
         start = end = indptr[v]
         for e in range(indptr[v], indptr[v + 1]):
             p = part[indices[e]]
             if p == part[v]:
                 inner[v] += weights[e]
-            elif place[p] < start:
-                place[p] = end
+            elif slot[p] < start:
+                slot[p] = end
                 other[end] = p
                 weight[end] = weights[e]
                 end += 1
             else:
-                weight[place[p]] += weights[e]
+                weight[slot[p]] += weights[e]
         count[v] = end - start
     return Connections(other, weight, count, inner)
 
@@ -231,7 +231,7 @@ def rebalance(graph: Csr, parts: Parts, connections: Connections) -> None:
         move(graph, parts, connections, v, target)
         for e in range(graph.indptr[v], graph.indptr[v + 1]):
             u = graph.indices[e]
-            if heap.place[u] >= 0:
+            if heap.position[u] >= 0:
                 put(heap, u, strongest(graph, connections, u, 0.0) - connections.inner[u])
 
 
@@ -284,7 +284,7 @@ def begin_round(graph: Csr) -> SearchRound:
 @inlined
 def enqueue(graph: Csr, connections: Connections, this: SearchRound, v: int) -> None:
     """Put v into the heap, or update its key; remove it if v is connected to its own part only."""
-    if this.heap.place[v] == DONE:
+    if this.heap.position[v] == DONE:
         return
     if connections.n_others[v] == 0:
         remove(this.heap, v)
@@ -342,7 +342,7 @@ def search(
         remove(heap, v)
         if target < 0:
             continue
-        heap.place[v] = DONE
+        heap.position[v] = DONE
         this.moved[count], this.source[count] = v, parts.of[v]
         count += 1
         move(graph, parts, connections, v, target)

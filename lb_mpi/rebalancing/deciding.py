@@ -257,7 +257,7 @@ class Opportunities:
         if not self._skipped and self.trigger.due:
             return False
         self._skipped = max(0, self._skipped - 1)
-        self.trigger.hold()
+        self.trigger.record_quick()
         return True
 
     @property

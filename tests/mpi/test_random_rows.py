@@ -267,30 +267,30 @@ def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_
     assert not failed_quickly(scheme, home=home)
 
 
-EARLY = ("Results.receive", "self.mark = UNKNOWN", "self.mark = head(buffer).mark")
+EARLY = ("Results.receive", "self.checksum = UNKNOWN", "self.checksum = head(buffer).checksum")
 CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
     (rows_module, [EARLY]),
     # It says so, and nobody looks whether results are missing.
     (rows_module, [EARLY, ("Results.value", "if self._n_missing:", "if False:")]),
     # The form of the last call is adopted whatever arrives.
-    (rows_module, [("Results.receive", " and mark == self._known.mark", "")]),
+    (rows_module, [("Results.receive", " and checksum == self._known.checksum", "")]),
     # It is adopted although nothing has arrived of this call.
     (rows_module, [("Results.__init__",
-      "self.spec: Spec | None = None  # None: unknown yet\n        self.mark = 0",
-      "self.spec, self.mark = known, 0 if known is None else known.mark")]),
+      "self.spec: Spec | None = None  # None: unknown yet\n        self.checksum = 0",
+      "self.spec, self.checksum = known, 0 if known is None else known.checksum")]),
     # What arrives before the form is known is dropped.
     (rows_module, [("Results.receive", "self._early.append((index, buffer))", "pass")]),
     # It is stored in the form of the rows.
     (rows_module, [("Results.receive",
-      "if self.spec is None and self._known is not None and mark == self._known.mark:\n"
+      "if self.spec is None and self._known is not None and checksum == self._known.checksum:\n"
       "            self.allocate(self._known)",
       "if self.spec is None:\n            self.allocate(self._rows.spec)")]),
     # A quick call whose results have another form ends as any other.
     (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick.left and most")]),
     # A rank reports the form of the last call, though its results have another one.
-    (computing, [("Computing.report", "results=mark or (self._form.mark if self._form is not None else 0)",
-      "results=self._form.mark if self._form is not None else mark")]),
+    (computing, [("Computing.report", "results=checksum or (self._form.checksum if self._form is not None else 0)",
+      "results=self._form.checksum if self._form is not None else checksum")]),
     # A quick call forgets a failure.
     (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick.left or")]),
     # So does one at home.

@@ -116,7 +116,7 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
         assert (mine.amounts >= 0.0).all()
         assert not (len(mine.amounts) and plan.to(rank)), "a rank lends and borrows"
         knowledge = all_ranks.known_by[rank]
-        work = all_ranks.work[rank] * knowledge.tick_work[knowledge.place]
+        work = all_ranks.work[rank] * knowledge.tick_work[knowledge.index]
         assert mine.amounts.sum() <= work * (1.0 + 1e-9), f"rank {rank} lends {mine.amounts.sum()} of {work}"
         amounts.update({(rank, int(to)): amount for to, amount in zip(mine.destinations, mine.amounts, strict=True)})
     expected = {(source, rank) for rank, (plan, _) in enumerate(plans) for source in plan.to(rank)}
@@ -127,16 +127,16 @@ def check_plans(all_ranks: Ranks, plans: Sequence[tuple[Plan, int]]) -> None:
     for rank, knowledge in enumerate(all_ranks.known_by):
         for other in {*knowledge.neighbours, *plans[rank][0].of(rank).destinations.tolist()}:
             theirs = all_ranks.known_by[other]
-            place = knowledge.known.index(other)
-            assert knowledge.tick_work[place] == theirs.tick_work[theirs.place]
-            assert knowledge.speeds[place] == theirs.speeds[theirs.place]
-    places = [(one, one.place) for one in all_ranks.known_by]
-    before = np.array([all_ranks.work[one.rank] * one.tick_work[at] + one.late[at] for one, at in places])
+            index = knowledge.known.index(other)
+            assert knowledge.tick_work[index] == theirs.tick_work[theirs.index]
+            assert knowledge.speeds[index] == theirs.speeds[theirs.index]
+    own = [(one, one.index) for one in all_ranks.known_by]
+    before = np.array([all_ranks.work[one.rank] * one.tick_work[at] + one.late[at] for one, at in own])
     after = before.copy()
     for (source, destination), amount in amounts.items():
         after[source] -= amount
         after[destination] += amount
-    speeds = np.array([one.speeds[at] for one, at in places])
+    speeds = np.array([one.speeds[at] for one, at in own])
     for rank, (plan, _) in enumerate(plans):
         mine = plan.of(rank)
         to = mine.destinations
@@ -180,7 +180,7 @@ def test_work_per_tick_is_found_along_the_edges():
     tick_work = np.exp(np.random.default_rng(5).uniform(-1.5, 0.0, graph.n))
     for _ in range(6):
         drive(drawn, first_of)
-    found = np.array([knowledge.tick_work[knowledge.place] for knowledge in drawn.known_by])
+    found = np.array([knowledge.tick_work[knowledge.index] for knowledge in drawn.known_by])
     assert np.abs(np.log(found / tick_work) - np.log(found / tick_work).mean()).max() < 0.05
 
 
@@ -203,7 +203,7 @@ def test_all_ranks_decide_the_same():
             assert first.problem is (RoundProblem.NONE, RoundProblem.FAILED, RoundProblem.DIFFER)[bad]
             if not bad:
                 assert (first.rows, first.bytes) == (6, 600)
-            late_s = [float(one.late[one.place] / one.speeds[one.place]) for one in drawn.known_by]
+            late_s = [float(one.late[one.index] / one.speeds[one.index]) for one in drawn.known_by]
             assert min(late_s) >= 0.0
 
 

@@ -30,7 +30,7 @@ def cluster(speeds: object = (4e3, 1e3, 2e3, 1e3), **options: object) -> Cluster
 
 
 def is_quick(call: SimulatedCall) -> bool:
-    return call.reason == BalanceReason.HOLDS.words
+    return call.reason == BalanceReason.UNCHANGED.words
 
 
 def same(_call: int) -> list[np.ndarray]:
@@ -84,7 +84,7 @@ def decide(policy: Policy, n: int, levels: Levels = LEVEL, late: tuple[int, ...]
     for number in range(n):
         quick.append(policy.decide(4, levels, 0.0).quick)
         for k in range(quick[-1]):
-            policy.hold(late=number in late and k == quick[-1] - 1)
+            policy.record_quick(late=number in late and k == quick[-1] - 1)
     return quick
 
 
@@ -102,7 +102,7 @@ def test_a_chance_to_balance_is_a_full_call() -> None:
         if decision.reason is not BalanceReason.LATER and decision.reason is not BalanceReason.UNMEASURED:
             numbers_of_calls.append(number)
         for _ in range(decision.quick):
-            policy.hold(late=False)
+            policy.record_quick(late=False)
             number += 1
     assert numbers_of_calls
     assert all(number % 4 == 0 for number in numbers_of_calls)

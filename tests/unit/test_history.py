@@ -12,7 +12,7 @@ from lb_mpi.rebalancing.record import Rebalanced, reason_of, rebalances
 from lb_mpi.record.history import MOST_RECORDS
 from lb_mpi.record.record import Record
 
-REASONS = (BalanceReason.GAIN, BalanceReason.HOLDS, BalanceReason.WITHIN)
+REASONS = (BalanceReason.GAIN, BalanceReason.UNCHANGED, BalanceReason.WITHIN)
 
 
 def call(loans: Loans, began: float, rows: int, computing_s: float, before: float, after: float, home: int = 90) -> None:

@@ -216,7 +216,7 @@ def test_the_heap_gives_the_largest_key_first(steps):
     while expected:
         v = pop(heap)
         assert expected.pop(v) == max([*expected.values(), heap.key[v]])
-    assert (heap.place == OUT).all()
+    assert (heap.position == OUT).all()
 
 
 def test_search_climbs_out_of_what_no_single_move_improves():

@@ -235,7 +235,7 @@ class Balancer:
             scalars = scalars_of(more, options) if more or options else scalars
         except Exception as caught:
             failed = of_argument(caught)
-        known = (mark := mine.mark) == knowledge.mark
+        known = (checksum := mine.checksum) == knowledge.checksum
         watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling:
             watch.begin()
@@ -244,7 +244,8 @@ class Balancer:
             results = Results(mine, function, self._form)
             computing = Computing(
                 called, mine, results, watch, self._loans.record, form=self._form if known else None,
-                mark=zlib.crc32(repr(scalars).encode(errors="replace"), mark), began_s=began_s, last_s=self._loans.last_s,
+                checksum=zlib.crc32(repr(scalars).encode(errors="replace"), checksum),
+                began_s=began_s, last_s=self._loans.last_s,
             )  # fmt: skip
             try:
                 warning = None
@@ -364,7 +365,7 @@ class Balancer:
         """
         presence, decider, rows = self._presence, self._plans.decider, computing.rows
         record, watch, began, learned = computing.record, computing.watch, time.perf_counter(), Learned()
-        self._knowledge.describe(rows.n_units, rows.mark)
+        self._knowledge.describe(rows.n_units, rows.checksum)
         if rows.n and failed is None:
             process, begun = os.getpid(), False
             try:
@@ -408,7 +409,7 @@ class Balancer:
             decider.begun(self._plans.run(planning)[0])
         self._wire.begin()
         objects, quick = rows.pack is not None, decider.quick.left > 0
-        round = knowledge.begin(n, rows.mark, warm=watch.warm, objects=objects, quick=quick)
+        round = knowledge.begin(n, rows.checksum, warm=watch.warm, objects=objects, quick=quick)
         if failed:
             round.fail()
         port = RoundPort(self._wire, knowledge, round, computing, self._loans, decider)

@@ -127,8 +127,8 @@ class Stopwatch(Meter):
 class Computing:
     """One rank's part of a call of `map_rows`: the user's function, its rows, their results, and what was measured.
 
-    `form`: of the results of the last call; None: these are the first rows of their form.  `mark`: a checksum of what must
-    be equal on all ranks.  `began_s`, `last_s`: see `RankReport`.  `record`: None if nothing is recorded.
+    `form`: of the results of the last call; None: these are the first rows of their form.  `checksum`: of what must be
+    equal on all ranks.  `began_s`, `last_s`: see `RankReport`.  `record`: None if nothing is recorded.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class Computing:
         record: Record,
         *,
         form: Spec | None = None,
-        mark: int = 0,
+        checksum: int = 0,
         began_s: float = math.nan,
         last_s: float = math.nan,
     ) -> None:
         self.function, self.rows, self.results, self.watch = function, rows, results, watch
         self.record = None if record is OFF else record
-        self._form, self._mark, self._began_s, self._last_s = form, mark, began_s, last_s
+        self._form, self._checksum, self._began_s, self._last_s = form, checksum, began_s, last_s
         self.n_rows = 0  # computed, of this and of other ranks
         self.spent_s = 0.0  # for packing, sending, and joining
 
@@ -191,9 +191,9 @@ class Computing:
 
     def report(self, measured: Measured, *, failed: bool, **more: Any) -> RankReport:
         """Report what this rank has measured, and what only its carrier knows; `more`: further fields."""
-        mark = self.results.mark
+        checksum = self.results.checksum
         return RankReport(
-            failed, self._mark, results=mark or (self._form.mark if self._form is not None else 0),
+            failed, self._checksum, results=checksum or (self._form.checksum if self._form is not None else 0),
             busy_s=measured.rows_s, ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, last_s=self._last_s,
-            coreless_s=self.watch.queued_s, home=self.rows.n_units, formed=mark != 0, changed=self._form is None, **more,
+            coreless_s=self.watch.queued_s, home=self.rows.n_units, formed=checksum != 0, changed=self._form is None, **more,
         )  # fmt: skip

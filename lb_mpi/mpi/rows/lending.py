@@ -217,7 +217,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
     def _compute_foreign(self, job: Job) -> Computed:
         """Compute rows of another rank; the payload is the parcel of their results."""
         rows = self._rows
-        if head(job.payload).mark != rows.mark:
+        if head(job.payload).checksum != rows.checksum:
             raise RowsDiffer
         record, began = self._computing.record, time.perf_counter()
         if record is not None:

@@ -85,7 +85,7 @@ def migrate(
             moves = _by_plan(comm, plans, load, table[:, 0])
             joined = [comm.rank, *moves.sources]
         else:
-            speed = float(knowledge.speeds[knowledge.place])
+            speed = float(knowledge.speeds[knowledge.index])
             loads, speeds = _allgather(comm, load), _allgather(comm, speed)
             ends = _ends(comm, np.cumsum(counts), loads, speeds, table[:, 0], 0.5 * trigger.tolerance)
             moves = between(np.cumsum(counts), ends, comm.rank)

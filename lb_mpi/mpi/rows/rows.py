@@ -45,7 +45,7 @@ from lb_mpi.errors import BalanceError, ProtocolError
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.table import counted
 
-_HEADER = struct.Struct("<qiId")  # rows, kind, mark, ticks
+_HEADER = struct.Struct("<qiId")  # rows, kind, checksum, ticks
 HEADER_BYTES = ALIGN
 MOST_COLUMNS = 60
 
@@ -55,7 +55,7 @@ class Head(NamedTuple):
 
     n: int  # rows
     kind: int  # of the protocol
-    mark: int = 0  # of the Spec of the rows
+    checksum: int = 0  # of the Spec of the rows
     ticks: float = 0.0  # time spent on the results
 
 
@@ -81,13 +81,13 @@ class Spec(NamedTuple):
         return f"{self.named or self.form} of {', '.join(columns[: self.n_home])}{more}{blocks}"
 
     @property
-    def mark(self) -> int:
+    def checksum(self) -> int:
         """A 32-bit checksum of the Spec."""
-        return _mark(self)
+        return _checksum(self)
 
 
 @functools.lru_cache(64)  # in each call
-def _mark(spec: Spec) -> int:
+def _checksum(spec: Spec) -> int:
     dtypes = tuple(map(layout, spec.dtypes))
     return zlib.crc32(repr((spec.form, dtypes, spec.shapes, spec.n_home, spec.block_rows, spec.named)).encode())
 
@@ -95,7 +95,8 @@ def _mark(spec: Spec) -> int:
 class Rows:
     """A user's rows: n rows, as columns or objects, in n_units units.  They are never written to.
 
-    Attributes: `spec` and its `mark`; the `columns`, their `kinds`, as `lb_mpi.columns` moves them, and `orders` in memory.
+    Attributes: `spec` and its `checksum`; the `columns`, their `kinds`, as `lb_mpi.columns` moves them, and `orders` in
+    memory.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class Rows:
             self.spec, self.n = Spec("objects", (), (), 1, size), len(rows)
         else:
             self._set_arrays(rows, more, places, size)
-        self.mark, self.kinds = _mark(self.spec), _kinds(self.spec, pack, unpack)
+        self.checksum, self.kinds = _checksum(self.spec), _kinds(self.spec, pack, unpack)
         self.n_units = -(-self.n // (size or 1))
 
     def _set_arrays(self, rows: Any, more: Sequence[Any], places: tuple[int, ...], block_rows: int) -> None:
@@ -174,7 +175,7 @@ class Rows:
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
-        header = _HEADER.pack(*Head(count(index), kind, self.mark))
+        header = _HEADER.pack(*Head(count(index), kind, self.checksum))
         return packed(header, chunks_of_rows(self.kinds, self.columns, index, self.orders))
 
     def joined(self, blocks: Sequence[tuple[Any, ...]], orders: Orders) -> Any:
@@ -279,13 +280,13 @@ class Results:
     The form of the results is that of the first part computed here.  A rank that has computed nothing adopts `known`, the
     form in the last call, from the first part of this form that arrives.  Other parts from other ranks wait until the form
     is known: if need be until the round is over, since a rank with results of unknown form makes all ranks compare theirs.
-    Parts with another form are dropped; the ranks detect that when they compare marks.
+    Parts with another form are dropped; the ranks detect that when they compare checksums.
     """
 
     def __init__(self, rows: Rows, function: Callable[..., Any], known: Spec | None = None) -> None:
         self._rows, self._function, self._known = rows, function, known
         self.spec: Spec | None = None  # None: unknown yet
-        self.mark = 0  # of the form; 0: no results yet; UNKNOWN: results of a form that this rank does not know
+        self.checksum = 0  # of the form; 0: no results yet; UNKNOWN: results of a form that this rank does not know
         self._columns: list[Any] = []
         self._early: list[tuple[Rowset, Buffer]] = []
         self._n_missing = rows.n
@@ -294,7 +295,7 @@ class Results:
 
     def allocate(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
-        self.spec, self.mark = spec, _mark(spec)
+        self.spec, self.checksum = spec, _checksum(spec)
         self._columns = self.room(self._rows.n)
         early, self._early = self._early, []
         for index, buffer in early:
@@ -329,7 +330,7 @@ class Results:
         known = [(rank, spec) for rank, spec in enumerate(everyone) if spec]
         first, expected = known[0]
         for rank, spec in known:
-            if spec.mark != expected.mark:
+            if spec.checksum != expected.checksum:
                 raise self._returned(f"{spec.words} on rank {rank}", f"{expected.words}, as on rank {first}")
         if self.spec is None:
             self.allocate(expected)
@@ -351,7 +352,7 @@ class Results:
     def parcel(self, block: Sequence[Any], ticks: float) -> Buffer:
         """Pack checked results into one buffer, with the ticks spent on them."""
         assert self.spec is not None
-        header = Head(len(block[0]), RoundKind.DONE, self.mark, ticks)
+        header = Head(len(block[0]), RoundKind.DONE, self.checksum, ticks)
         kinds = _kinds(self.spec, self._rows.pack, self._rows.unpack)
         return packed(_HEADER.pack(*header), chunks_of_rows(kinds, block, slice(0, header.n)))
 
@@ -368,13 +369,13 @@ class Results:
 
     def receive(self, index: Rowset, buffer: Buffer) -> None:
         """Store results that another rank has computed."""
-        mark = head(buffer).mark
-        if self.spec is None and self._known is not None and mark == self._known.mark:
+        checksum = head(buffer).checksum
+        if self.spec is None and self._known is not None and checksum == self._known.checksum:
             self.allocate(self._known)
         if self.spec is None:
             self._early.append((index, buffer))
-            self.mark = UNKNOWN
-        elif mark == self.mark:
+            self.checksum = UNKNOWN
+        elif checksum == self.checksum:
             self.put(index, columns_of(buffer, self.spec, self._rows.pack, self._rows.unpack))
 
     @property
