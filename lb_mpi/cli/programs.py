@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lb_mpi.checks import comma_list, number, show
+from lb_mpi.checks import number, show
 from lb_mpi.cli.run.command import FAILED, MISTAKE, STDOUT, Parser, needs_mpi
 from lb_mpi.cli.run.options import deliver, output, written
 from lb_mpi.errors import Error
@@ -65,11 +65,9 @@ def add_profile(parser: Parser) -> None:
         "profile of what was seen."
     )
     parser.epilog = (
-        f"{parser.epilog}. One-sided communication, MPI file access, and calls of MPI from other languages are not "
-        "measured. If the program uses one of the first two, the table has a note."
+        f"{parser.epilog}. Calls of MPI from other languages are not measured. Ranks under throttle have its speeds; those "
+        "of several hosts are measured."
     )
-    parser.add_argument("--speeds", metavar="F,F,...", help="relative speeds of the ranks; default: those of throttle; "
-        "measured, if there are several hosts; else equal")
     parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
         "efficiency is below N percent")
     parser.add_argument("-o", dest="output", metavar="FILE", help="also write the profile to FILE, as one JSON object; -: "
@@ -82,10 +80,9 @@ def profile(options: argparse.Namespace) -> Callable[[], int]:
     with _opening(options, "PROGRAM", "profile"):
         table = needs_mpi("lb_mpi.cli.profile.profile").table
         program_of = needs_mpi("lb_mpi.cli.profile.script").ProfiledProgram
-        speeds = None if options.speeds is None else comma_list("--speeds", options.speeds)
         least = None if options.least is None else 0.01 * number("--fail-below", options.least, least=0.0, most=100.0)
         argv = [options.program, *options.arguments]
-        program = program_of(argv, module=options.module, speeds=speeds, check=lambda: output(options.output or STDOUT))
+        program = program_of(argv, module=options.module, check=lambda: output(options.output or STDOUT))
 
     def finish(profile: Profile | None) -> bool:
         """Print the profile, and write it; return whether the efficiency is too low."""

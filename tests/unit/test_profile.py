@@ -121,7 +121,7 @@ def test_the_table_names_who_was_waited_for_and_what_balance_would_gain():
     assert "load balance               55.6%" in text
     assert text.splitlines()[1:3] == [
         "the others wait for rank 2 during 57% of the time (mean), most at jacobi.py:12 Allreduce",
-        "if all ranks are equally fast, perfect balance would cut the time to 58%; if they are not, give --speeds",
+        "if all ranks are equally fast, perfect balance would cut the time to 58%",
     ]
     slow = replace(profile((1.0, 1.0, 0.5)), speeds_from="from throttle")
     assert summary(slow)[-1] == "perfect balance by speed (1, 1, 0.5: from throttle) would cut the time to 50%"

@@ -218,7 +218,7 @@ class Profile:
     program: str
     ranks: Sequence[RankProfile]
     speeds: Sequence[float]  # of the ranks, relative
-    speeds_from: str = "equal"  # or "given", "from throttle", "measured"
+    speeds_from: str = "equal"  # or "from throttle", "measured"
     clock_error_s: float = 0.0  # maximum difference between the ranks' clocks
     notes: Sequence[str] = field(default=())  # on calls that the profile misses
 
@@ -351,7 +351,7 @@ def _gain(profile: Profile) -> list[str]:
         more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
         return [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {gain}"]
     if profile.speeds_from == "equal":
-        return [f"if all ranks are equally fast, perfect balance {gain}; if they are not, give --speeds"]
+        return [f"if all ranks are equally fast, perfect balance {gain}"]
     return [f"perfect balance {gain} (speeds {profile.speeds_from}: equal)"]
 
 

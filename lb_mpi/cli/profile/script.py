@@ -41,8 +41,8 @@ from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, as_main, find_script, import_as
 from lb_mpi.graph import Ints
 from lb_mpi.handlers import install, restore
-from lb_mpi.metrics import Floats, check_speeds
-from lb_mpi.mpi.common.collective import agree, agree_on, allgather
+from lb_mpi.metrics import Floats
+from lb_mpi.mpi.common.collective import agree, allgather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.recorder import compare_clocks
 from lb_mpi.mpi.common.saves import ignore
@@ -72,21 +72,18 @@ class ProfiledProgram:
         argv: Sequence[str],
         *,
         module: bool,
-        speeds: Sequence[float] | None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
-        def load() -> tuple[Load, Floats | None]:
+        def load() -> Load:
             if self._comm.rank == 0:
                 check()
-            given = None if speeds is None else check_speeds(speeds, self._comm.size)
             import_as(argv[0], module=module)
-            return find_script(argv[0], module=module), given
+            return find_script(argv[0], module=module)
 
-        self._load, given = agree(self._comm, load)
-        agree_on(self._comm, speeds=None if given is None else tuple(given))
-        self._speeds, self._speeds_from = (given, "given") if given is not None else find_speeds(self._comm)
+        self._load = agree(self._comm, load)
+        self._speeds, self._speeds_from = find_speeds(self._comm)
         self._profile: Profile | None = None
         self._once = threading.Lock()  # of the end
         self._left = threading.Event()  # the program
@@ -198,13 +195,13 @@ class ProfiledProgram:
         clocks = self._began, compared(own)
         split_collectives(own, calls, clocks, stopped=stopped)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
-        found = allgather(own, (mine, recorder.unseen, calls.n_lost, max(one.error_s for one in clocks)))
+        found = allgather(own, (mine, recorder.threads, calls.n_lost, max(one.error_s for one in clocks)))
         is_root = own.rank == 0
         if not stopped:
             own.Free()
         if is_root:
-            ranks, unseen, lost, errors_s = zip(*found, strict=True)
-            notes = _notes(ranks, set().union(*unseen), sum(lost), max(errors_s))
+            ranks, threads, lost, errors_s = zip(*found, strict=True)
+            notes = _notes(ranks, any(threads), sum(lost), max(errors_s))
             notes += ["the program was stopped by a signal: this is the time until then"] * stopped
             speeds = self._speeds.tolist(), self._speeds_from
             self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes)
@@ -240,8 +237,8 @@ def _all_come(comm: MPI.Intracomm, patience_s: float) -> bool:
     return request.Test()
 
 
-def _notes(ranks: Sequence[RankProfile], unseen: set[str], n_lost: int, error_s: float) -> list[str]:
-    notes = [f"not seen, and counted as useful: {', '.join(sorted(unseen))}"] if unseen else []
+def _notes(ranks: Sequence[RankProfile], threads: bool, n_lost: int, error_s: float) -> list[str]:
+    notes = ["not seen, and counted as useful: calls of threads other than the main one"] * threads
     asked = ("test", "testall", "testany", "testsome", "iprobe", "improbe")
     n = sum(line.calls for rank in ranks for line in rank.lines if line.call.lower() in asked)
     if n:

@@ -2,14 +2,13 @@
 
 Each class is a subclass of mpi4py's that does the same and reports to a Recorder.  `Installed` replaces the classes in
 `mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  (So this is the only
-command that imports mpi4py.)  No message is added or removed on the program's communicators.  Windows and files are not
-timed, but their use is noted.
+command that imports mpi4py.)  No message is added or removed on the program's communicators.
 
 The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.cli.profile.profile.Calls`
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
 computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
 
-`TimedMethods.method` makes a method that does the same as mpi4py's and reports to the recorder; one of the other methods of
+`Installed.method` makes a method that does the same as mpi4py's and reports to the recorder; one of the other methods of
 that class, for each kind of call, says before the call for whom it waits.  A returned request is labelled with its operation
 (`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without completing it
 (MPI_Request_get_status), until all are complete; then MPI's own call follows.
@@ -72,7 +71,7 @@ class Recorder:
         self._here = str(Path.cwd()) + "/"
         self._skipped: dict[int, tuple[CodeType, bool]] = {}
         self.current: TimedCall | None = None
-        self.unseen: set[str] = set()  # untimed operations of the program
+        self.threads = False  # others have made calls, which are not timed
         self._world = world.Get_group()
         self._thread = threading.get_ident()
         self._busy = False
@@ -85,7 +84,7 @@ class Recorder:
     def elsewhere(self) -> bool:
         """True if this call isn't timed: in another thread, or within a call."""
         if threading.get_ident() != self._thread:
-            self.unseen.add("calls of threads other than the main one")
+            self.threads = True
             return True
         return self._busy
 
@@ -196,12 +195,140 @@ Kwargs = dict[str, Any]
 Begin = Callable[[TimedCall, Args, Kwargs], None]  # it completes the call
 
 
-class TimedMethods:
-    """Timed methods; `adopt` makes returned communicators, requests and messages timed as well."""
+def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
+    """Return an argument, positional or keyword."""
+    return args[position] if len(args) > position else kwargs.get(name, default)
+
+
+def _posted(request: Any) -> Posted:
+    return getattr(request, "_posted", None) or _NOTHING
+
+
+def _last(requests: Sequence[MPI.Request]) -> Posted:
+    """Wait until all are complete; return the last one's operation."""
+    last, pending = _NOTHING, [*requests]
+    try:
+        while pending:
+            last = _posted(pending[-1])
+            pending = [one for one in pending if not _is_complete(one)]
+            if pending:
+                os.sched_yield()  # to another rank on this core, as MPI does if oversubscribed
+    except MPI.Exception:  # MPI's own call will raise it
+        return _NOTHING
+    return last
+
+
+# --- the classes ------------------------------------------------------------------------------------------------------
+
+
+COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
+PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
+PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
+
+# Of the first sort, no rank continues before all have come; of the second, a rank may need some of the others only.
+ALL = "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block"
+SOME = "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan"
+
+
+def _named(kind: type, pattern: str) -> str:
+    """Return the names of a class that match."""
+    return " ".join(word for word in dir(kind) if re.fullmatch(pattern, word))
+
+
+# Of these, as of windows and files, it is not found who is awaited: "other MPI".
+OTHERS = _named(MPI.Topocomm, "I?[Nn]eighbor_.*|.*_init")
+
+
+def _begun(words: str) -> str:
+    """Return the names of the nonblocking versions of collectives."""
+    return " ".join(f"I{word.lower()}" for word in words.split())
+
+
+# The timed methods: class ("Comm": all communicators), names, and which of `Installed` begins them, with its options.
+TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("Comm", "send ssend bsend Send Ssend Bsend Rsend", "send", {}),
+    ("Comm", "recv Recv", "receive", {"source": 1}),
+    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0}),
+    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4}),
+    ("Comm", "Sendrecv_replace", "receive", {"source": 3}),
+    ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", "start", {"peer": (1, "dest")}),
+    ("Comm", "irecv Irecv", "start", {"peer": (1, "source")}),
+    ("Comm", "Isendrecv", "start", {"peer": (4, "source")}),
+    ("Comm", "Isendrecv_replace", "start", {"peer": (3, "source")}),
+    ("Comm", f"{ALL} {ALL.lower()}", "collective", {"kind": TOGETHER}),
+    ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", "collective", {"kind": TOGETHER}),
+    ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", "collective", {"kind": TOGETHER}),
+    ("Comm", f"{SOME} {SOME.lower()} Free Disconnect", "collective", {"kind": PARTLY}),
+    ("Comm", f"{_begun(ALL)} Idup Idup_with_info", "begin_collective", {"kind": TOGETHER}),
+    ("Comm", _begun(SOME), "begin_collective", {"kind": PARTLY}),
+    ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", "call", {}),
+    ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
+    ("Message", "recv Recv irecv Irecv", "call", {}),
+    ("Prequest", "Start Startall", "call", {}),
+    ("Request", "wait Wait", "wait", {}),
+    ("Request", "waitall Waitall", "wait_all", {}),
+    ("Request", "waitany Waitany waitsome Waitsome", "wait_some", {}),
+    ("Request", "test Test testall Testall testany Testany testsome Testsome", "call", {}),
+    ("Win", _named(MPI.Win, "[A-Z].*"), "call", {}),
+    ("File", _named(MPI.File, "[A-Z].*"), "call", {}),
+)
+RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
+
+
+class _Like(type):
+    """A metaclass that counts mpi4py's own class as a subclass: some of its objects are never timed."""
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        plain = cls.__dict__.get("_plain")
+        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return issubclass(type(instance), cls)
+
+
+class Installed:
+    """The timed replacements of mpi4py's objects, from now on; `remove` restores the originals."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-        self.timed_class: dict[type, type] = {}  # by mpi4py's
+        self._timed_class: dict[type, type] = {}  # by mpi4py's
+        self._replaced = ExitStack()
+        made: dict[str, type] = {}
+        for name in (*COMMUNICATORS, "Request", "Prequest", "Message", "Win", "File"):
+            plain = getattr(MPI, name)
+            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
+            own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
+            made[name] = self._timed_class[plain] = _Like(name, parents, own)
+        for name in ("COMM_WORLD", "COMM_SELF"):
+            self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
+        for name, kind in made.items():
+            self.put(MPI, name, kind)
+        sleep = partial(self.call, whom=ANYBODY)
+        self.put(Nap, "sleep", self.method("sleep", Nap.sleep, sleep))
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of `owner`."""
+        self._replaced.callback(setattr, owner, name, getattr(owner, name))
+        setattr(owner, name, value)
+
+    def remove(self) -> None:
+        """Restore all attributes."""
+        self._replaced.close()
+
+    def _methods(self, name: str, plain: type) -> dict[str, Any]:
+        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
+        timed = (row for row in TIMED if row[0] == ("Comm" if name in COMMUNICATORS else name))
+        for _, words, begin, how in timed:
+            for word in {*words.split()} & plain.__dict__.keys():
+                own[word] = self.method(word, getattr(plain, word), partial(getattr(self, begin), **how))
+        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
+            own[word] = self._by_class(getattr(plain, word))
+        if name == "Comm":
+            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
+        return own
+
+    def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
+        return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
 
     def method(self, name: str, plain: Method, begin: Begin) -> Any:
         """Return mpi4py's method `plain` with timing: a class method if it is one."""
@@ -229,10 +356,10 @@ class TimedMethods:
 
     def adopt(self, result: Any) -> Any:
         """Return the result of a call as one of the timed classes; anything else unchanged."""
-        kind = self.timed_class.get(type(result))
+        kind = self._timed_class.get(type(result))
         if kind is not None:
             return kind(result)
-        if type(result) is tuple and len(result) == 2 and type(result[1]) in self.timed_class:  # Idup
+        if type(result) is tuple and len(result) == 2 and type(result[1]) in self._timed_class:  # Idup
             return self.adopt(result[0]), self.adopt(result[1])
         return result
 
@@ -306,150 +433,6 @@ class TimedMethods:
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
             call.left = lambda left: stream.waited(index, call.entered, left, call.number)
-
-
-def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
-    """Return an argument, positional or keyword."""
-    return args[position] if len(args) > position else kwargs.get(name, default)
-
-
-def _posted(request: Any) -> Posted:
-    return getattr(request, "_posted", None) or _NOTHING
-
-
-def _last(requests: Sequence[MPI.Request]) -> Posted:
-    """Wait until all are complete; return the last one's operation."""
-    last, pending = _NOTHING, [*requests]
-    try:
-        while pending:
-            last = _posted(pending[-1])
-            pending = [one for one in pending if not _is_complete(one)]
-            if pending:
-                os.sched_yield()  # to another rank on this core, as MPI does if oversubscribed
-    except MPI.Exception:  # MPI's own call will raise it
-        return _NOTHING
-    return last
-
-
-# --- the classes ------------------------------------------------------------------------------------------------------
-
-
-COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
-PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
-PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
-
-# Of the first sort, no rank continues before all have come; of the second, a rank may need some of the others only.
-ALL = "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block"
-SOME = "Bcast Gather Gatherv Scatter Scatterv Reduce Scan Exscan"
-# Of neighbourhood collectives, and of persistent and partitioned operations, it is not found who is awaited: "other MPI".
-OTHERS = " ".join(word for word in dir(MPI.Topocomm) if re.fullmatch(r"I?[Nn]eighbor_.*|.*_init", word))
-
-
-def _begun(words: str) -> str:
-    """Return the names of the nonblocking versions of collectives."""
-    return " ".join(f"I{word.lower()}" for word in words.split())
-
-
-# The timed methods: class ("Comm": all communicators), names, and which of `TimedMethods` begins them, with its options.
-TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("Comm", "send ssend bsend Send Ssend Bsend Rsend", "send", {}),
-    ("Comm", "recv Recv", "receive", {"source": 1}),
-    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0}),
-    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4}),
-    ("Comm", "Sendrecv_replace", "receive", {"source": 3}),
-    ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", "start", {"peer": (1, "dest")}),
-    ("Comm", "irecv Irecv", "start", {"peer": (1, "source")}),
-    ("Comm", "Isendrecv", "start", {"peer": (4, "source")}),
-    ("Comm", "Isendrecv_replace", "start", {"peer": (3, "source")}),
-    ("Comm", f"{ALL} {ALL.lower()}", "collective", {"kind": TOGETHER}),
-    ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", "collective", {"kind": TOGETHER}),
-    ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", "collective", {"kind": TOGETHER}),
-    ("Comm", f"{SOME} {SOME.lower()} Free Disconnect", "collective", {"kind": PARTLY}),
-    ("Comm", f"{_begun(ALL)} Idup Idup_with_info", "begin_collective", {"kind": TOGETHER}),
-    ("Comm", _begun(SOME), "begin_collective", {"kind": PARTLY}),
-    ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", "call", {}),
-    ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
-    ("Message", "recv Recv irecv Irecv", "call", {}),
-    ("Prequest", "Start Startall", "call", {}),
-    ("Request", "wait Wait", "wait", {}),
-    ("Request", "waitall Waitall", "wait_all", {}),
-    ("Request", "waitany Waitany waitsome Waitsome", "wait_some", {}),
-    ("Request", "test Test testall Testall testany Testany testsome Testsome", "call", {}),
-)
-RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
-UNSEEN = {
-    "Win": ("one-sided communication (MPI.Win)", ("Create", "Allocate", "Allocate_shared", "Create_dynamic")),
-    "File": ("files (MPI.File)", ("Open",)),
-}
-
-
-class _Like(type):
-    """A metaclass that counts mpi4py's own class as a subclass: some of its objects are never timed."""
-
-    def __subclasscheck__(cls, subclass: type) -> bool:
-        plain = cls.__dict__.get("_plain")
-        return super().__subclasscheck__(subclass) or (plain is not None and issubclass(subclass, plain))
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return issubclass(type(instance), cls)
-
-
-class Installed(TimedMethods):
-    """The timed replacements of mpi4py's objects, from now on; `remove` restores the originals."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        super().__init__(recorder)
-        self._replaced = ExitStack()
-        made: dict[str, type] = {}
-        for name in (*COMMUNICATORS, "Request", "Prequest", "Message", *UNSEEN):
-            plain = getattr(MPI, name)
-            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
-            own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
-            made[name] = self.timed_class[plain] = _Like(name, parents, own)
-        for name in ("COMM_WORLD", "COMM_SELF"):
-            self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
-        for name, kind in made.items():
-            self.put(MPI, name, kind)
-        sleep = partial(self.call, whom=ANYBODY)
-        self.put(Nap, "sleep", self.method("sleep", Nap.sleep, sleep))
-
-    def put(self, owner: Any, name: str, value: Any) -> None:
-        """Replace an attribute of `owner`."""
-        self._replaced.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, value)
-
-    def remove(self) -> None:
-        """Restore all attributes."""
-        self._replaced.close()
-
-    def _methods(self, name: str, plain: type) -> dict[str, Any]:
-        if name in UNSEEN:
-            return self._noting(plain, *UNSEEN[name])
-        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
-        timed = (row for row in TIMED if row[0] == ("Comm" if name in COMMUNICATORS else name))
-        for _, words, begin, how in timed:
-            for word in {*words.split()} & plain.__dict__.keys():
-                own[word] = self.method(word, getattr(plain, word), partial(getattr(self, begin), **how))
-        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
-            own[word] = self._by_class(getattr(plain, word))
-        if name == "Comm":
-            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
-        return own
-
-    def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
-        return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
-
-    def _noting(self, plain: type, what: str, words: tuple[str, ...]) -> dict[str, Any]:
-
-        def noting(word: str) -> classmethod[Any, Any, Any]:
-            def method(cls: type, *args: Any, **kwargs: Any) -> Any:
-                if _is_of_the_program(sys._getframe(1).f_code.co_filename):
-                    self.recorder.unseen.add(what)
-                return plain.__dict__[word].__get__(None, cls)(*args, **kwargs)
-
-            return classmethod(method)
-
-        return {word: noting(word) for word in words if word in plain.__dict__}
 
 
 def _pickled(plain: Any) -> Callable[..., Any]:
