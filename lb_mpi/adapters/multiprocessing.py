@@ -69,9 +69,25 @@ class ProcessPool(lb_mpi.Pool):
     def starmap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Any:  # type: ignore[override]
         """See multiprocessing."""
         try:
-            return super().starmap(func, iterable, chunksize=chunksize)
+            return super().starmap(func, _items(iterable), chunksize=chunksize)
         except lb_mpi.TaskError as error:
             _raise_own(error)
+
+    def apply(self, func: Function, args: Iterable[Any] = (), kwds: Any = None) -> Any:
+        """See multiprocessing."""
+        return super().apply(func, args, kwds)
+
+    def apply_async(self, func: Function, *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """See multiprocessing."""
+        return super().apply_async(func, *args, **options)
+
+    def map_async(self, func: Function, iterable: Iterable[Any], *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """See multiprocessing."""
+        return super().map_async(func, iterable, *args, **options)
+
+    def starmap_async(self, func: Function, iterable: Iterable[Any], *args: Any, **options: Any) -> Any:  # type: ignore[override]
+        """See multiprocessing."""
+        return super().starmap_async(func, iterable, *args, **options)
 
     def imap(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
@@ -87,11 +103,11 @@ class ProcessPool(lb_mpi.Pool):
 
 
 def _items(given: Iterable[Any]) -> Iterable[Any]:
-    """Return items that Pool takes as they are: a text is an iterable, and an array subclass knows its items."""
-    as_list = isinstance(given, str | bytes | bytearray) or (
-        isinstance(given, np.ndarray) and type(given) is not np.ndarray
-    )
-    return list(given) if as_list else given
+    """Return items that Pool takes as they are: a text is an iterable, an array subclass knows its items."""
+    kind = type(given)
+    as_list = isinstance(given, str | bytes | bytearray) or (isinstance(given, np.ndarray) and kind is not np.ndarray)
+    by_index = not hasattr(kind, "__iter__") and hasattr(kind, "__getitem__")
+    return list(given) if as_list or by_index else given
 
 
 class _Raised(NamedTuple):
@@ -101,9 +117,9 @@ class _Raised(NamedTuple):
 
 
 def _attempt(function: Function, item: Any) -> Any:
-    """Return function(item), or the exception that it raises, whose traceback on this rank becomes its cause."""
+    """Return function(item), or the exception that it or pickling raises, whose traceback on this rank becomes its cause."""
     try:
-        return function(item)
+        result = function(item)
     except Exception as error:
         raised = _Raised(pools.ExceptionWithTraceback(error, error.__traceback__))
         try:
@@ -111,6 +127,10 @@ def _attempt(function: Function, item: Any) -> Any:
         except Exception as why:
             return _Raised(pools.MaybeEncodingError(why, error))
         return raised
+    try:
+        return lb_mpi.Executor.run_kept(lambda: result)
+    except TypeError as why:
+        return _Raised(pools.MaybeEncodingError(why.__cause__, result))
 
 
 class _Outcomes(Iterator[Any]):
@@ -130,15 +150,18 @@ class _Outcomes(Iterator[Any]):
         except lb_mpi.TaskError as error:
             _raise_own(error)
         if isinstance(result, _Raised):
+            if isinstance(result.error, StopIteration):  # which would end the caller's loop, as if all were done
+                raise RuntimeError("a task raised StopIteration") from result.error
             raise result.error
         return result
 
 
 def _raise_own(error: lb_mpi.TaskError) -> NoReturn:
-    """Raise the task's own exception, caused by its TaskError; or the latter, if the exception was not sent."""
-    own, error.__cause__ = error.__cause__, None
-    if own is None:
+    """Raise the task's own exception, caused by its TaskError; or the latter, if that was not sent, or is no Exception."""
+    own = error.__cause__
+    if not isinstance(own, Exception):
         raise error
+    error.__cause__ = None
     raise own from error
 
 

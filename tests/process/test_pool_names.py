@@ -29,6 +29,7 @@ import multiprocessing
 from multiprocessing import Pool, get_context
 from multiprocessing.pool import Pool as SamePool, ThreadPool
 
+import numpy as np
 from mpi4py import MPI
 from mpi4py.futures import MPICommExecutor, MPIPoolExecutor, get_comm_workers
 
@@ -55,6 +56,16 @@ def odd(x):
         raise Local(x, x)
     return 1 // (x % 2)
 
+def local(x):
+    return [x] if x % 3 else lambda: x
+
+def end(x):
+    raise SystemExit(0)
+
+class Three:
+    def __getitem__(self, k):
+        return [0, 1, 2][k]
+
 def workers():
     return get_comm_workers()
 
@@ -73,6 +84,16 @@ def main():
         print(pool.map(square, range(5), 2), pool.starmap(pow, [(2, 3)]), pool._processes)
         print(list(pool.imap(square, range(3), 1)), sorted(pool.imap_unordered(square, range(3), 2)))
         print(pool.map_async(square, range(4), callback=print).get(60), pool.apply(pow, (2,), {"exp": 5}))
+        print(*outcomes(pool.imap(local, range(5))), *outcomes(pool.imap(local, iter([1, 0, 1]))))
+        print(*outcomes(pool.imap(next, [iter([]), iter([1])])))
+        print(pool.starmap(ord, "ab"), pool.starmap(np.ndarray.sum, np.matrix([[1, 2]])), pool.map(abs, Three()))
+        print(pool.apply(func=abs, args=(-1,)), pool.apply_async(func=abs, args=(-1,), callback=None).get(60))
+        print(pool.map_async(func=abs, iterable=[-1]).get(60), pool.starmap_async(func=pow, iterable=[(2, 3)]).get(60))
+        for call in (pool.map, pool.imap, pool.imap_unordered):
+            try:
+                list(call(end, [1]))
+            except lb_mpi.TaskError as error:
+                print(type(error.__cause__).__name__, end=" ")
         for call in (pool.map, pool.apply, lambda *arguments: list(pool.imap(*arguments))):
             try:
                 call(fail, [1])
@@ -108,7 +129,10 @@ def test_multiprocessing_and_mpi4py(tmp_path):
     assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
         "ZeroDivisionError 1 ZeroDivisionError MaybeEncodingError ZeroDivisionError 1 1 1 ZeroDivisionError",
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
-        "1 TaskError", "1 TaskError", "1 RemoteTraceback", "[1] True True", "[1, 2] 4", "3 RanksExecutor",
+        "MaybeEncodingError [1] [2] MaybeEncodingError [4] [1] MaybeEncodingError [1]",
+        "RuntimeError 1", "[97, 98] [matrix([[3]])] [0, 1, 2]", "1 1", "[1] [8]",
+        "SystemExit SystemExit SystemExit 1 TaskError", "1 TaskError", "1 RemoteTraceback",
+        "[1] True True", "[1, 2] 4", "3 RanksExecutor",
         "a Condition of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
         "[4, 9] 3",
