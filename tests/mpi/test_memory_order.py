@@ -144,6 +144,14 @@ def test_rows_have_one_order_on_all_ranks_and_ways(tmp_path):
         assert not wrong_in(number, folder), f"case {number}"
 
 
+@pytest.mark.parametrize("dtype", [">M8[s]", ">g"])
+def test_pools_keep_a_byte_order_that_numpys_pickles_lose(dtype):
+    items = [np.arange(6).astype(dtype).reshape(2, 3).T[::-1]] * SIZE
+    with lb_mpi.Pool(COMM) as pool:
+        for both in pool.map(boxed, items, to="all"):
+            assert [(one.dtype.str, one.tolist()) for one in both] == [(items[0].dtype.str, items[0].tolist())] * 2
+
+
 MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way that finds it; see tests/protocol/mutate.py
     ("save", columns, ("order_of", "if strides[axis] and other:", "if True:")),
     ("save", columns, ("order_of", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),

@@ -118,11 +118,18 @@ def read_batch(buffer: Buffer) -> TaskBatch:
 
 
 def reduce_array(array: NDArray[Any]) -> Any:
-    """Reduce an array for pickling; unlike numpy, keep the order in memory also if it is neither C's nor Fortran's."""
+    """Reduce an array for pickling; unlike numpy, keep any order in memory, and the byte order of dates and long doubles."""
+    dtype = array.dtype
+    if not dtype.isnative and dtype.names is None and dtype.itemsize:
+        return _viewed, (dtype, array.view(f"V{dtype.itemsize}"))
     if array.flags.forc:
         return array.__reduce_ex__(5)
     order = order_of(array)
     return _restored, (order, *np.ascontiguousarray(in_memory(array, order)).__reduce_ex__(5))
+
+
+def _viewed(dtype: np.dtype[Any], raw: NDArray[Any]) -> NDArray[Any]:
+    return raw.view(dtype)
 
 
 def _restored(order: Order, make: Callable[..., Any], args: Any, state: Any = None) -> NDArray[Any]:
