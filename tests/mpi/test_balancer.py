@@ -136,6 +136,7 @@ FORMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]] = {
     "empty": ((np.zeros((200, 0)),), in_place, {}),
     "a tuple and more": (columns_of(tuple), of_several(tuple), {}),
     "a list and more": (columns_of(list), of_several(list), {}),
+    "many arrays": (([numbers(60)] * 100,), lambda block: [3.0 * one for one in block], {}),
     "another form": ((numbers(100 + RANK, 3),), lambda rows: np.stack([rows.sum(1), rows[:, 0]], 1)[..., None], {}),
     "another dtype, all on the last": ((OF_LAST,), lambda rows: rows.sum(axis=1).astype("f4"), {}),
     "a named tuple, all on the last": ((OF_LAST,), lambda rows: Weather(rows.sum(axis=1), rows[:, 0] > 0.0), {}),

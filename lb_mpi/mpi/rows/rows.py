@@ -47,7 +47,6 @@ from lb_mpi.table import counted
 
 _HEADER = struct.Struct("<qiId")  # rows, kind, checksum, ticks
 HEADER_BYTES = ALIGN
-MOST_COLUMNS = 60
 
 
 class Head(NamedTuple):
@@ -218,8 +217,6 @@ def _spec_of(names: _Names, named: str, block_rows: int, arrays: tuple[_Array, .
     """Check arrays; return their Spec, their orders, and the number of rows."""
     if not names.n_home:
         raise TypeError("rows without arrays: expected at least one")
-    if len(arrays) > MOST_COLUMNS:
-        raise TypeError(f"rows and more: {len(arrays)} arrays: expected at most {MOST_COLUMNS}")
     dtypes, shapes, orders = zip(*arrays, strict=True)
     for at, (dtype, shape, _) in enumerate(arrays):
         name = names.of(at)
