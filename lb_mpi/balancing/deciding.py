@@ -106,11 +106,6 @@ class Decision(NamedTuple):
         """True when the ranks are to make a new plan."""
         return self.act and self.reason is not BalanceReason.HOME
 
-    @property
-    def words(self) -> str:
-        """The reason in words."""
-        return self.reason.words
-
 
 @functools.lru_cache(64)  # in each call
 def words_of(decision: Decision, rows: int) -> str:

@@ -84,7 +84,7 @@ def test_always_acts_and_a_bound_acts_above_it():
     bound.cost_s = 1e9
     assert bound.decide(0.21, 1.21, 1.0).act
     assert not bound.decide(0.2, 1.2, 1.0).act
-    assert "bound" in bound.decide(0.1, 1.1, 1.0).words
+    assert "bound" in bound.decide(0.1, 1.1, 1.0).reason.words
 
 
 def test_the_time_of_a_call_is_cpu_time_and_what_it_waits_by_itself():

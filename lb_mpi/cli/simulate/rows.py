@@ -271,7 +271,7 @@ class Cluster:
             decided.rows,
             decided.bytes,
             decision.act,
-            decision.words,
+            decision.reason.words,
             sum(world.sent),
         )
         if self._recorded is not None:

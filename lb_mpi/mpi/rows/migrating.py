@@ -113,7 +113,7 @@ def _words(decision: Decision, n_rows: int) -> str:
     """Say why rows have moved, or not."""
     if decision.act and not n_rows:
         return "no rows migrated: moving any would not help"
-    return f"{'' if n_rows else 'no '}rows migrated: {decision.words.partition(': ')[2]}"
+    return f"{'' if n_rows else 'no '}rows migrated: {decision.reason.words.partition(': ')[2]}"
 
 
 # --- the moves ----------------------------------------------------------------------------------------------------------
