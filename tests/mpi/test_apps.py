@@ -17,6 +17,7 @@ from scipy import ndimage
 import lb_mpi
 from apps import command, heat, maze, particles, sweep, tsp, uts, weather
 from apps.maze_search import FREE, random_maze
+from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from tests.mpi.sizes import COMM
 
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
@@ -118,6 +119,35 @@ def test_messages_between_ranks_are_printed_in_order(monkeypatch):
             assert kind not in ("WORK", "NOWORK") or draft in asked, rank
     kinds = ("DRAFTING", "REJECT", "ADMISSION", "WORK", "NOWORK")
     assert counts == {kind: n for kind, n in given["messages"].items() if kind in kinds}
+
+
+SLOW = ",".join(str(0.8 / (1 + rank % 4)) for rank in range(COMM.size))
+SMALL = {
+    heat: "mesh:17x23 --work 5 --steps 6", weather: "--shape 24x48 --levels 6 --steps 6",
+    particles: "--shape 9x12 --particles 3000 --work 20 --steps 25",
+}  # fmt: skip
+WAYS = [
+    (heat, "--balance block"), (heat, "--balance random --seed 3"), (heat, f"--balance static --speeds {SLOW}"),
+    *[(weather, f"--balance {scheme} --speeds {SLOW}") for scheme in ("none", "auto", *ROWS_SCHEMES)],
+    (weather, "--bound 0.03"), (particles, ""), (particles, f"--rebalance --speeds {SLOW}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("app", "way"), WAYS, ids=[f"{app.__name__} {way.partition(' --speeds')[0]}" for app, way in WAYS])
+def test_the_last_bit_does_not_depend_on_ranks_or_balancing(monkeypatch, app, way):
+    given = answer(app, monkeypatch, *SMALL[app].split(), *way.split())
+    assert given["checksum"] == alone(app, *SMALL[app].split())["checksum"]
+    assert given["checksum"] != alone(app, *SMALL[app].split()[:-1], "5")["checksum"]
+    assert 0 < given["lower_bound_seconds"] <= 1.05 * given["seconds"]
+
+
+def test_particles_stay_within_their_neighbourhood():
+    """In a step, a particle reaches one of the cells around its own at most."""
+    positions = particles.initial(5000, (9, 12))
+    before = positions.copy()
+    particles.advect(positions, 9, 12, 4.0, 6.0, 7)
+    assert np.abs(positions[:, 1:] - before[:, 1:]).max() <= 1.0
+    assert len(np.unique(particles.cells_of(positions, 12))) > 50
 
 
 TOO_FAST, ONE_MORE = ",".join(["2"] * COMM.size), ",".join(["1"] * (COMM.size + 1))

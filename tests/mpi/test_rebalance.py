@@ -221,18 +221,6 @@ def test_a_move_that_makes_steps_slower_is_undone(method):
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize(("slow", "begin", "end"), [(1, 10, 30), (0, 1, 21)])
-@several
-def test_a_program_whose_steps_wait_moves_as_soon_as_one_that_computes(slow, begin, end):
-    """In each step, a rank waits for as long as its vertices take elsewhere, without using its own core."""
-    with deal(mesh(60, 60), "block") as plan:
-        virtual(plan, lambda step: 4e-4 * len(plan.vertices) * (3 if slow == RANK and begin <= step < end else 1), end + 20)
-        moves = [number for number, call in enumerate(plan.history, 1) if call.acted]
-        for change in (begin, end):
-            assert any(change < number <= change + 20 for number in moves), str(plan.history)
-
-
-@pytest.mark.one_mpi
 @several
 def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
     if RANK == LAST:
@@ -421,35 +409,6 @@ def test_options_may_change_in_each_call():
             plan.rebalance(when="always", every=2, imbalance=0.03 + 0.01 * turn)
         assert SIZE == 1 or [one.acted for one in plan.history][:2] == [False, True]
         assert SIZE == 1 or "due in a later call" in plan.history[2].reason
-
-
-@pytest.mark.one_mpi
-def test_steps_are_near_the_bound_when_speeds_change():
-    """In virtual time: a step of a rank lasts its weight / its speed, which changes three times."""
-    graph = mesh(40, 60)
-    usual = np.resize([0.8, 0.4, 0.2, 0.2], SIZE)
-
-    def speeds_at(step):
-        speeds = usual.copy()
-        speeds[0] *= 1 / 3 if 30 <= step < 80 else 1.0
-        speeds[SIZE // 2] *= 2.0 if 60 <= step < 110 else 1.0
-        return speeds
-
-    plan_s = bound_s = 0.0
-    with deal(graph, speeds=on_root(usual), method="static", effort="fast") as plan:
-        heat = plan.vertices * 1.0
-        for step in range(120):
-            speeds, n = speeds_at(step), COMM.allgather(len(plan.vertices))
-            plan._halos.own_s += 10.0 * n[RANK] / speeds[RANK]
-            plan_s += max(n / speeds)
-            bound_s += graph.n / speeds.sum()
-            (heat,) = plan.rebalance(heat)
-        np.testing.assert_array_equal(heat, plan.vertices)
-        check(plan, graph)
-        assert len(plan.history) == 120
-        if SIZE == 3:  # others are no example
-            assert plan_s <= 1.15 * bound_s
-            assert len([one for one in plan.history if one.acted]) < 30
 
 
 # --- mistakes ---
