@@ -1,15 +1,14 @@
-"""Parts of a search alone, in every reachable state: both terminations, and the cut of a save."""
+"""Parts of a search alone, in every reachable state: the termination on the ring, and the cut of a save."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lb_mpi.searching.drafting import Kind, Message, Send
 from lb_mpi.searching.saves import Cut, Open, SaveJob, Write
-from lb_mpi.searching.termination import Safra, Scholten, Token
+from lb_mpi.searching.termination import Safra, Token
 from tests.protocol.explore import ANY, Exploration, State, put
 from tests.protocol.explore_search import NoPause, cut_key
-from tests.protocol.law import check_engagement, check_ewd998
+from tests.protocol.law import check_ewd998
 
 Arrivals = Iterable[tuple[int, Message]]
 
@@ -19,9 +18,8 @@ class Alone:
 
     job = "work"
 
-    def __init__(self, termination: Any, rank: int) -> None:
-        self.termination, self.tree = termination, isinstance(termination, Scholten)
-        self.rank, self.active = rank, True
+    def __init__(self, termination: Safra) -> None:
+        self.termination, self.active = termination, True
 
     @property
     def over(self) -> bool:
@@ -36,23 +34,17 @@ class Alone:
             self.active = self.active or is_work
         if arrived:
             return []
-        sends: list[Send] = one.settle(self.active, 0.0)
-        if self.tree:
-            assert self.active or not one.owed, f"rank {self.rank} has no work, and owes {one.owed}"
-        return [(to, message._replace(source=0)) if message.kind is Kind.TOKEN else (to, message) for to, message in sends]
+        return [(to, message._replace(source=0)) for to, message in one.settle(self.active, 0.0)]  # all tokens are alike
 
     def done(self, _job: str, to: int | None) -> list[Send]:
         if to is None:
             self.active = False
             return []
         self.termination.sent()
-        return [(to, Message(Kind.WORK, 0, pid=self.rank * self.tree))]  # Safra's token does not know who sent it
+        return [(to, Message(Kind.WORK, 0))]  # the token does not know who sent it
 
     def key(self) -> Hashable:
         one = self.termination
-        if self.tree:
-            owed = tuple(sorted(one.owed.items()))
-            return self.active, one.engaged, one.engaged and one.parent, one.deficit, one.over, owed
         return self.active, one.count, one.black, one.token, one.over
 
 
@@ -83,13 +75,6 @@ class Ends(Exploration):
     def law(self, state: State) -> None:
         ranks, active = [each.termination for each in state.actors], [each.active for each in state.actors]
         flying = [(to, message) for (_, to), wire in state.wires.items() for message in wire]
-        if isinstance(ranks[0], Scholten):
-            work = Counter(message.pid for _, message in flying if message.kind is Kind.WORK)
-            acks: Counter[int] = Counter()
-            for to, message in flying:
-                acks[to] += message.pid if message.kind is Kind.ACK else 0
-            check_engagement(ranks, work, acks, active)
-            return
         n_work = sum(message.kind is Kind.WORK for _, message in flying)
         if ranks[0].over:
             assert not any(active), "over, but a rank is active"
@@ -104,16 +89,7 @@ class Ends(Exploration):
 
 def explore_tokens(*, size: int, most_work: int) -> int:
     """EWD998's invariant, and that `over` is true only when nothing is active or under way; the number of states."""
-    return explore_ends([Safra(rank, range(size), NoPause()) for rank in range(size)], most_work)
-
-
-def explore_engagement(*, size: int, most_work: int) -> int:
-    """The tree alone; the number of states."""
-    return explore_ends([Scholten(rank, size) for rank in range(size)], most_work)
-
-
-def explore_ends(ranks: list[Any], most_work: int) -> int:
-    actors = tuple(Alone(termination, rank) for rank, termination in enumerate(ranks))
+    actors = tuple(Alone(Safra(rank, range(size), NoPause())) for rank in range(size))
     return Ends().reach(State(actors, {}, most_work)).states
 
 

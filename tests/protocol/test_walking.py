@@ -14,7 +14,7 @@ from tests.pile import Heap, Pile, Post
 from tests.protocol.explore import large
 from tests.protocol.explore_search import explore, explore_walks, first_walks, first_world
 from tests.protocol.law import simulated
-from tests.protocol.mutants import WALK_MUTANTS
+from tests.protocol.mutants import SCHOLTEN_MUTANTS, WALK_MUTANTS
 from tests.protocol.mutate import rejects
 from tests.protocol.test_protocol import run
 
@@ -276,6 +276,8 @@ def find_fault() -> None:
     def explored(size: int, limit: int, most_drafts: int, **kind: object) -> None:
         explore_walks(first_walks(size, limit, **kind), most_drafts=most_drafts, most_states=20_000)
 
+    for seed in range(4):
+        run(5, seed, limit=60, route="random")
     explored(2, 5, 2)
     explored(2, 3, 2, late=True)
     explored(3, 4, 1, pile=Post, spread=True)
@@ -287,4 +289,4 @@ def find_fault() -> None:
     explored(3, 4, 1, late=True)
 
 
-test_known_wrong_variants_are_caught = rejects(find_fault, WALK_MUTANTS)
+test_known_wrong_variants_are_caught = rejects(find_fault, [*WALK_MUTANTS, *SCHOLTEN_MUTANTS])
