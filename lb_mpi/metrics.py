@@ -5,8 +5,10 @@ A rank with speed s_i (units of work per second) and load w_i (units of work) ne
 
 from __future__ import annotations
 
+import functools
 import numbers
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +17,19 @@ from lb_mpi.checks import show
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def usual_arithmetic(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function compute as numpy does by default, even where the program makes errors of all (`np.seterr`)."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with np.errstate(all="warn", under="ignore"):
+            return function(*args, **kwargs)
+
+    return call
 
 
 class Efficiency(NamedTuple):

@@ -28,7 +28,7 @@ from lb_mpi.arranging.objectives import AIMS, DENSE, TIE, Aim, UniformAim, costs
 from lb_mpi.diffusion.setup import Spectrum, laplacian
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_speeds, usual_arithmetic
 
 # --- The methods: from an objective and the (P,) speeds of the nodes to positions -------------------------------------
 #
@@ -252,6 +252,7 @@ class Arrangement:
         return np.argsort(self.positions)
 
 
+@usual_arithmetic
 def arrange(
     graph: Any,
     speeds: ArrayLike,

@@ -41,7 +41,7 @@ from lb_mpi.diffusion.setup import (
 )
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_loads
+from lb_mpi.metrics import check_loads, usual_arithmetic
 
 # --- Net flow over the edges of a graph: what it does to the loads, and its cycles ------------------------------------
 #
@@ -162,6 +162,7 @@ class Balance:
     loads: Floats  # (P,) loads after the flow
 
 
+@usual_arithmetic
 def balance(
     graph: Any,
     loads: ArrayLike,

@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import as_numbers, check_loads, check_speeds, first_true
+from lb_mpi.metrics import as_numbers, check_loads, check_speeds, first_true, usual_arithmetic
 
 METHODS = ("exact", "paper")
 SHORTEST = 1e-200  # seconds of a task: squares and quotients of such times do not underflow
@@ -49,6 +49,7 @@ class Allocation:
     method: str  # "exact" or "paper"
 
 
+@usual_arithmetic
 def allocate(
     tasks: int,
     time: ArrayLike,

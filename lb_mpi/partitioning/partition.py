@@ -16,7 +16,7 @@ from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_speeds, first_true
+from lb_mpi.metrics import check_speeds, first_true, usual_arithmetic
 from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
 
 AIMS = ("cut", "time")
@@ -26,6 +26,7 @@ COARSENINGS = ("groups", "matching")
 THRESHOLDS = ("median", "mean")
 
 
+@usual_arithmetic
 def partition(
     graph: Any,
     k: int,

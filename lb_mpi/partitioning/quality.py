@@ -27,7 +27,7 @@ from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_parts, check_speeds, imbalance
+from lb_mpi.metrics import check_parts, check_speeds, imbalance, usual_arithmetic
 
 MAX_PARTS = 1 << 24  # the data per part would fill the memory
 
@@ -59,6 +59,7 @@ class PartitionMetrics:
     cost: MappingCost | None  # time on the machine; None if no machine was given
 
 
+@usual_arithmetic
 def partition_metrics(
     graph: Any,
     parts: ArrayLike,

@@ -15,6 +15,7 @@ import scipy
 
 from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.graph_files import as_graph
+from lb_mpi.metrics import usual_arithmetic
 from lb_mpi.partitioning.coarsen import Csr, csr
 
 # --- Connectivity: virtual edges between the components of a graph before its bisection -------------------------------
@@ -65,6 +66,7 @@ class Fiedler:
     vector: Floats  # (n,) the first nonzero entry is positive
 
 
+@usual_arithmetic
 def fiedler(graph: Any) -> Fiedler:
     """Return lambda_2 and v_2 of a graph in any form that `lb_mpi.as_graph` accepts.
 

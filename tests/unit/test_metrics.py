@@ -1,11 +1,15 @@
 """Imbalance, lower bound, and the check of speeds and loads."""
 
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lb_mpi
+from lb_mpi.graph import Graph
 from lb_mpi.metrics import check_speeds, imbalance, lower_bound, queueing
 from lb_mpi.threads import crowded
 
@@ -44,3 +48,23 @@ def test_check_gives_an_array_of_its_own():
 def test_threads_of_all_ranks_have_cores_or_are_named():
     assert crowded(4, 2, 8) == crowded(9, 1, 2) == ""
     assert crowded(4, 8, 8).startswith("4 ranks with 8 threads each (numba, BLAS, OpenMP) on 8 cores: set OMP_NUM_THREADS=2")
+
+
+CALLS: dict[str, Callable[[], object]] = {
+    "balance": lambda: lb_mpi.balance("ring:7", [1e3, *[0.0] * 6], [1e300] * 7, scheme="cg").flow,
+    "arrange": lambda: lb_mpi.arrange("hypercube:3", [1.0] * 8).positions,
+    "partition": lambda: lb_mpi.partition(THIN, 2, method="spectral"),
+    "partition_metrics": lambda: lb_mpi.partition_metrics(Graph.from_edges(3, [0], [1], [1.0], [5e-324] * 3), [0, 0, 1], 2),
+    "allocate": lambda: lb_mpi.allocate(9, [1e200, 1e-200], edge_probability=0.5, exchange=[1e-300, 1.0]).counts,
+    "fiedler": lambda: lb_mpi.fiedler(THIN).vector,
+}
+THIN = Graph.from_edges(8, range(7), range(1, 8), [1e-200, 1e200] * 3 + [1.0], [1e-200, 1e200] * 4)
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_results_do_not_depend_on_what_numpy_does_about_underflow(name):
+    found = []
+    for under in ("ignore", "raise"):
+        with np.errstate(under=under):
+            found.append(repr(CALLS[name]()))
+    assert found[0] == found[1]

@@ -17,7 +17,7 @@ from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_parts, check_speeds
+from lb_mpi.metrics import check_parts, check_speeds, usual_arithmetic
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, opened
 from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.speeds import known_speeds
@@ -34,6 +34,7 @@ PARTITIONERS = {"static": "multilevel", "multilevel-spectral": "multilevel-spect
 WITHOUT_SPEEDS = ("block", "random")
 
 
+@usual_arithmetic
 def distribute(
     comm: MPI.Intracomm,
     graph: Any,
@@ -223,7 +224,7 @@ def _by_counts(graph: Graph, allocation: Allocation, options: _Options) -> Ints:
     ranks = np.flatnonzero(allocation.counts)
     if options.method == "slabs":
         return np.repeat(ranks, np.diff(slabs(graph.n, graph.vertex_weights, allocation.counts[ranks]), prepend=0))
-    parts = partition(
+    parts: Ints = partition(
         graph,
         len(ranks),
         targets=allocation.counts[ranks].astype(float),

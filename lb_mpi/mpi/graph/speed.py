@@ -21,6 +21,7 @@ from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import WEAK, KnownSpeeds
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
+from lb_mpi.metrics import usual_arithmetic
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
 from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.speeds import known_speeds
@@ -37,6 +38,7 @@ MESSAGE_BYTES = (1, 1 << 12, 1 << 16, 1 << 20)
 LEAST_REPEATS, MOST_REPEATS, REPEATS_S = 4, 200, 10e-3  # of a message of each size
 
 
+@usual_arithmetic
 def measure(
     comm: MPI.Intracomm,
     kernel: Kernel | None = None,

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from lb_mpi import checks
 from lb_mpi.graph import Graph, cube, grid, host_graph, mesh, most_square_mesh
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_speeds, usual_arithmetic
 from lb_mpi.mpi.common.collective import agree, agree_on, opened
 from lb_mpi.mpi.common.communicator import blocking, wait
 
@@ -52,6 +52,7 @@ def fingerprint(graph: Graph) -> int:
     return zlib.crc32(graph.indices.tobytes(), zlib.crc32(graph.indptr.tobytes()))
 
 
+@usual_arithmetic
 def reorder_ranks(
     comm: MPI.Intracomm,
     graph: Any,
