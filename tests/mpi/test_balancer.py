@@ -366,7 +366,7 @@ def test_neighbours_decide_by_the_same_numbers_on_all_ranks():
         with lb_mpi.Balancer(COMM, scheme="fos", graph=graph, when="always") as balancer:
             for _ in range(5):
                 balancer.map_rows(slow_square, rows)
-                policy = balancer._plans.decider.policy
+                policy = balancer._decider.policy
                 reported = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
                 assert len(set(reported)) == 1
             assert policy.lending == (SIZE > 1)

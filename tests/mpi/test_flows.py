@@ -16,7 +16,7 @@ from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.graph import Floats, Graph, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.reducing import Reducing
-from lb_mpi.mpi.rows.plans import Plans
+from lb_mpi.mpi.rows.plans import plan_together
 from lb_mpi.reduction import Reduction
 from tests.misbehaviour import RAISES
 from tests.mpi.sizes import COMM, RANK, SIZE
@@ -33,14 +33,14 @@ def own() -> Iterator[MPI.Intracomm]:
     presence_of(made).close()
 
 
-def planner(comm: MPI.Intracomm, graph: Graph) -> Plans:
+def planner(comm: MPI.Intracomm, graph: Graph) -> RootPlanner:
     knowledge = Knowledge(comm.rank, range(comm.size), graph.neighbours(comm.rank).tolist())
-    return Plans(comm, RootPlanner(knowledge, graph, Trigger(tolerance=1e-3)))
+    return RootPlanner(knowledge, graph, Trigger(tolerance=1e-3))
 
 
-def make_plan(made: Plans, load: float, speeds: Floats) -> tuple[Plan, int]:
-    made.decider._tick_rate = float(speeds[RANK])
-    return made.plan(load)
+def make_plan(comm: MPI.Intracomm, made: RootPlanner, load: float, speeds: Floats) -> tuple[Plan, int]:
+    made._tick_rate = float(speeds[RANK])
+    return plan_together(presence_of(comm), made, made.plan(load))
 
 
 def columns(of: Plan) -> list[list[float]]:
@@ -53,7 +53,7 @@ def test_a_plan_is_that_of_the_whole_graph_on_all_ranks(own):
     made = planner(own, graph)
     for speeds in (np.ones(SIZE), np.linspace(1, 2, SIZE), np.linspace(1, 2.001, SIZE)):
         whole = balance(graph, LOADS, speeds, scheme="direct", tolerance=1e-3)
-        found, steps = make_plan(made, LOADS[RANK], speeds)
+        found, steps = make_plan(own, made, LOADS[RANK], speeds)
         assert COMM.allgather(columns(found)) == [columns(found)] * SIZE  # to the last bit, which speeds lose in units
         np.testing.assert_allclose(columns(found), columns(plan(graph, whole.flow, LOADS, speeds)), rtol=1e-9, atol=1e-9)
         assert steps == 1
@@ -78,7 +78,7 @@ def test_a_long_plan(own, monkeypatch):
     many = np.arange(3.0 * SIZE)
     monkeypatch.setattr(transfers, "plan", lambda *_: Plan(many, many + 1, many + 2, many + 3, many + 4, many + 5))
     made = planner(own, parse(f"ring:{SIZE}") if SIZE > 2 else parse(f"mesh:1x{SIZE}"))
-    assert columns(make_plan(made, 1.0, np.ones(SIZE))[0]) == [(many + k).tolist() for k in range(6)]
+    assert columns(make_plan(own, made, 1.0, np.ones(SIZE))[0]) == [(many + k).tolist() for k in range(6)]
 
 
 @pytest.mark.parametrize("name", RAISES)
@@ -91,5 +91,5 @@ def test_an_exception_in_the_plan_reaches_all_ranks(name, own, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(transfers, "plan", RAISES[name])
         with pytest.raises(kind):
-            make_plan(made, LOADS[RANK], np.ones(SIZE))
-    make_plan(made, LOADS[RANK], np.ones(SIZE))
+            make_plan(own, made, LOADS[RANK], np.ones(SIZE))
+    make_plan(own, made, LOADS[RANK], np.ones(SIZE))

@@ -26,11 +26,11 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi import compiling, signs
+from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common import collective, communicator, failure, late
 from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
-from lb_mpi.mpi.rows.plans import Plans
 from tests.mpi import doors
 from tests.mpi.doors import DOORS, ROWS, USES, on_root
 from tests.pile import Pile
@@ -227,11 +227,11 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
 
 
 def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(_plans: Plans) -> None:
+    def no_room(_decider: RootPlanner) -> None:
         raise MemoryError("no room")
 
     if RANK == LATE:
-        monkeypatch.setattr(Plans, "plan", no_room)
+        monkeypatch.setattr(RootPlanner, "plan", no_room)
     kind = MemoryError if RANK == LATE else lb_mpi.Error
     with lb_mpi.Balancer(COMM, when="always") as balancer, pytest.raises(kind, match="no room"):
         [balancer.map_rows(np.sqrt, np.ones(9)) for _ in range(4)]

@@ -150,7 +150,7 @@ def calls(seed: int) -> int:
 
 def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
     """On all ranks: the next call is one at home, or a full one."""
-    decider = balancer._plans.decider
+    decider = balancer._decider
     decider.quick.stop()
     decider.ways.restart()
     decider.ways.home, decider.ways._left = home, 2**60
@@ -192,7 +192,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
         if k == n_before and others:  # all rows have been timed
             lend_all(balancer)
         if k >= n_before or not quick:
-            balancer._plans.decider.quick.left = int(quick and k > n_before)
+            balancer._decider.quick.left = int(quick and k > n_before)
 
         def function(block: np.ndarray, form: str = form) -> Any:
             pass_time(row_s * len(block))
@@ -235,7 +235,7 @@ def failed_quickly(scheme: str, *, home: bool = False) -> str:
 
     balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)
     for _ in range(100):
-        if balancer._plans.decider.quick.left:
+        if balancer._decider.quick.left:
             break
         balancer.map_rows(function, rows)
     else:

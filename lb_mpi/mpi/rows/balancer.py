@@ -41,7 +41,7 @@ from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
 from lb_mpi.mpi.rows.lending import WHERE, RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
-from lb_mpi.mpi.rows.plans import Plans
+from lb_mpi.mpi.rows.plans import plan_together
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from lb_mpi.mpi.rows.rows import Results, Rows, Spec, scalars_of
 from lb_mpi.record.events import Phase
@@ -126,17 +126,15 @@ class Balancer:
                 self._running = running(self._loans.record)
                 self._wire = Wire(own)
                 near = self.graph.neighbours(own.rank).tolist()
-                decider: Decider
                 if used == "direct":
                     self._knowledge = Knowledge(own.rank, range(own.size), near)
                     known = known_speeds(own, self._watch.slow.speed)
-                    decider = RootPlanner(self._knowledge, self.graph, trigger, known)
-                    self._presence.speeds.add(decider.learned)
+                    self._decider: Decider = RootPlanner(self._knowledge, self.graph, trigger, known)
+                    self._presence.speeds.add(self._decider.learned)
                 else:
                     self._knowledge = Knowledge(own.rank, [own.rank, *near], near)
                     omega = agree(own, lambda: momentum(self.graph, used))
-                    decider = NeighbourPlanner(self._knowledge, own.size, trigger, omega)
-                self._plans = Plans(own, decider)
+                    self._decider = NeighbourPlanner(self._knowledge, own.size, trigger, omega)
             except BaseException as error:
                 self._presence.close(error=error)
                 raise
@@ -249,7 +247,7 @@ class Balancer:
             )  # fmt: skip
             try:
                 warning = None
-                if self._plans.decider.at_home:
+                if self._decider.at_home:
                     decided, failed = self._stay(computing, interrupts, failed)
                 else:
                     decided, failed, warning = self._lend(computing, interrupts, failed)
@@ -259,8 +257,6 @@ class Balancer:
                 value: R = results.value
             except BaseException as error:
                 self._presence.send_failure(error)
-                if self._presence.failed:
-                    self._presence.keep(self._plans)
                 raise
             ended, n_rows = time.perf_counter(), (mine.n, computing.n_rows)
             busy_s, queued_s = watch.computing_s, watch.queued_s
@@ -308,10 +304,10 @@ class Balancer:
             self._wire.drain()
             with self._running:
                 last, value, self.counts = migrate(
-                    comm, knowledge, self._plans, self._migration, mine, given, order=order
+                    comm, knowledge, self._decider, self._migration, mine, given, order=order
                 )
             if last.acted:
-                self._plans.decider.restart()
+                self._decider.restart()
                 self._migrated = self._migrated[0] + 1, self._migrated[1] + last.rows_moved
             self.history.append(last)
             self._loans.migrated(began, time.perf_counter(), last, knowledge)
@@ -363,7 +359,7 @@ class Balancer:
 
         No rows are lent, so no protocol is needed: a rank that fails says so in the reduction, and all ranks raise.
         """
-        presence, decider, rows = self._presence, self._plans.decider, computing.rows
+        presence, decider, rows = self._presence, self._decider, computing.rows
         record, watch, began, learned = computing.record, computing.watch, time.perf_counter(), Learned()
         self._knowledge.describe(rows.n_units, rows.checksum)
         if rows.n and failed is None:
@@ -404,9 +400,9 @@ class Balancer:
     ) -> tuple[Decided, Failed | None, Warning | None]:  # fmt: skip
         """Compute rows of this rank and of others in a round; return what is decided, this rank's failure, and a warning."""
         knowledge, presence, rows, watch = self._knowledge, self._presence, computing.rows, computing.watch
-        decider, n = self._plans.decider, rows.n_units
+        decider, n = self._decider, rows.n_units
         if (planning := decider.begin(n)) is not None:  # the first call, and the speeds are known
-            decider.begun(self._plans.run(planning)[0])
+            decider.begun(plan_together(presence, decider, planning)[0])
         self._wire.begin()
         objects, quick = rows.pack is not None, decider.quick.left > 0
         round = knowledge.begin(n, rows.checksum, warm=watch.warm, objects=objects, quick=quick)
@@ -447,16 +443,16 @@ class Balancer:
         self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str]
     ) -> tuple[float, int]:  # fmt: skip
         """Collective: follow the decision of all ranks, or raise; return the seconds and the steps of a plan."""
-        plans, planned_s, steps = self._plans, 0.0, 0
+        planned_s, steps, presence, decider = 0.0, 0, self._presence, self._decider
         if decided.problem:
-            raise_on_all(self._presence.comm, failed)
-            raise_difference(self._presence.comm, {"rows": computing.rows.spec.words, **scalars})
+            raise_on_all(presence.comm, failed)
+            raise_difference(presence.comm, {"rows": computing.rows.spec.words, **scalars})
         if decided.decision.needs_plan:
             began = time.perf_counter()
             self._loans.record.enter(Phase.PROTOCOL, began)
-            plan, steps = plans.plan()
+            plan, steps = plan_together(presence, decider, decider.plan())
             planned_s = time.perf_counter() - began
-            plans.decider.follow(plan, planned_s)
+            decider.follow(plan, planned_s)
         if decided.compare:
             self._agree_on_results(computing.results)
         return planned_s, steps

@@ -16,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi.balancing.decider import Decider
 from lb_mpi.balancing.deciding import Decision, Trigger
 from lb_mpi.balancing.knowledge import Knowledge, pick
 from lb_mpi.balancing.record import Balanced
@@ -29,7 +30,7 @@ from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
-from lb_mpi.mpi.rows.plans import Plans
+from lb_mpi.mpi.rows.plans import plan_together
 from lb_mpi.mpi.rows.rows import Rows, columns_of, empty_parcel, head
 from lb_mpi.rebalancing.slabs import move_cuts
 from lb_mpi.reduction import Reduction
@@ -56,7 +57,7 @@ class Moves(NamedTuple):
 
 
 def migrate(
-    comm: MPI.Intracomm, knowledge: Knowledge, plans: Plans, trigger: Trigger, rows: Rows,
+    comm: MPI.Intracomm, knowledge: Knowledge, decider: Decider, trigger: Trigger, rows: Rows,
     costs: Floats | None, *, order: str,
 ) -> Migration:  # fmt: skip
     """Collective: decide by the given (n,) costs; if None, by those that `knowledge` has measured, or by the number of rows.
@@ -64,16 +65,16 @@ def migrate(
     As many calls of map_rows are expected to follow as have computed these rows since they last moved.  `comm` is a
     duplicate of the user's.
     """
-    began = time.perf_counter()
+    began, presence = time.perf_counter(), presence_of(comm)
     work = knowledge.measured(rows.n)
     timed = not _reduce(comm, maxima=[work is None]).maxima[0]
     if work is None or not timed:
         work = np.ones(rows.n)
     table = np.column_stack([work if costs is None else costs, work])
     load = float(table[:, 0].sum())
-    before = plans.levels(load)
+    before = plan_together(presence, decider, decider.levels(load))
     if not math.isfinite(before.balanced_s):
-        raise presence_of(comm).on_all(ValueError("costs: expected numbers whose sum over all ranks is finite"))
+        raise presence.on_all(ValueError("costs: expected numbers whose sum over all ranks is finite"))
     seconds = timed and costs is None  # otherwise the unit of the costs is not time
     n_calls, cost_s = (max(1, knowledge.n_rounds), None) if seconds else (1, 0.0)
     decision = trigger.decide(before.imbalance, n_calls * before.now_s, n_calls * before.balanced_s, cost_s=cost_s)
@@ -82,7 +83,7 @@ def migrate(
     counts = _allgather(comm, rows.n).astype(np.int64) if order == "kept" else None
     if decision.act:
         if counts is None:
-            moves = _by_plan(comm, plans, load, table[:, 0])
+            moves = _by_plan(comm, decider, load, table[:, 0])
             joined = [comm.rank, *moves.sources]
         else:
             speed = float(knowledge.speeds[knowledge.index])
@@ -95,12 +96,12 @@ def migrate(
         n_rows = int(_reduce(comm, sums=[sum(map(len, moves.leaving.values()))]).sums[0])
     if n_rows:
         value, table, sent = _move(comm, rows, table, moves, joined)
-        with presence_of(comm).committing():
-            after = plans.levels(float(table[:, 0].sum()))
+        with presence.committing():
+            after = plan_together(presence, decider, decider.levels(float(table[:, 0].sum())))
             whole = _reduce(comm, sums=[sent], maxima=[time.perf_counter() - began])
         n_bytes, trigger.cost_s = int(whole.sums[0]), float(whole.maxima[0])
         knowledge.own(table[:, 1] if timed else None)
-        plans.decider.changed(lending=False)
+        decider.changed(lending=False)
     gain_s = decision.gain_s if seconds else math.nan
     last = Balanced(
         n_rows > 0, _words(decision, n_rows), before.imbalance, after.imbalance, n_rows, n_bytes, steps,
@@ -119,9 +120,9 @@ def _words(decision: Decision, n_rows: int) -> str:
 # --- the moves ----------------------------------------------------------------------------------------------------------
 
 
-def _by_plan(comm: MPI.Intracomm, plans: Plans, load: float, costs: Floats) -> Moves:
+def _by_plan(comm: MPI.Intracomm, decider: Decider, load: float, costs: Floats) -> Moves:
     """Collective: move any rows, few and heavy ones."""
-    transfers, steps = plans.plan(load)
+    transfers, steps = plan_together(presence_of(comm), decider, decider.plan(load))
     mine = transfers.of(comm.rank)
     items = agree(comm, lambda: pick(costs, mine).items)
     return Moves(dict(zip(mine.destinations.tolist(), items, strict=True)), transfers.to(comm.rank), steps)

@@ -11,13 +11,11 @@ from mpi4py import MPI
 
 from lb_mpi.actor import ALL, Story
 from lb_mpi.balancing.decider import Decider, RootFailed
-from lb_mpi.balancing.deciding import Levels
 from lb_mpi.balancing.neighbours import NEAR
-from lb_mpi.balancing.transfers import Plan
 from lb_mpi.graph import Floats
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_on_all
-from lb_mpi.mpi.common.communicator import QUICK_S, Presence, presence_of
+from lb_mpi.mpi.common.communicator import QUICK_S, Presence
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
@@ -26,41 +24,22 @@ from lb_mpi.record.record import OFF
 T = TypeVar("T")
 
 
-class Plans:
-    """The plans of one rank; `comm` is a duplicate of the user's."""
+def plan_together(presence: Presence, decider: Decider, planning: Story[T]) -> T:
+    """Make a plan with all ranks, or find the levels of their loads: follow a story of `decider`, and return its value.
 
-    def __init__(self, comm: MPI.Intracomm, decider: Decider) -> None:
-        self._presence, self.decider = presence_of(comm), decider
-
-    def plan(self, moving: float | None = None) -> tuple[Plan, int]:
-        """Return the transfers from and to this rank, and the number of steps; see `Decider.plan`.
-
-        An error of the root's is raised on all ranks.
-        """
-        return self.run(self.decider.plan(moving))
-
-    def run(self, planning: Story[tuple[Plan, int]]) -> tuple[Plan, int]:
-        """Run the computation of a plan on all ranks; see `plan`."""
-        try:
-            return self._run(planning)
-        except RootFailed as failed:
-            raise_on_all(self._presence.comm, failed.__cause__)
-            raise
-
-    def levels(self, load: float) -> Levels:
-        """Return the levels of the loads of all ranks, with the same bits everywhere; NaN: they have no finite sum."""
-        return self._run(self.decider.levels(load))
-
-    def _run(self, planning: Story[T]) -> T:
-        port = _PlanningPort(self._presence, planning, self.decider.neighbours)
-        try:
-            carry(planning, port, self._presence, OFF, interrupts(), quick_s=QUICK_S)
-            self._presence.wait(port.sent, port)
-        except BaseException:
-            self._presence.keep(port)
-            raise
-        value: T = planning.value
-        return value
+    An error of the root's is raised on all ranks.
+    """
+    port = _PlanningPort(presence, planning, decider.neighbours)
+    try:
+        carry(planning, port, presence, OFF, interrupts(), quick_s=QUICK_S)
+        presence.wait(port.sent, port)
+        return planning.value
+    except RootFailed as failed:
+        raise_on_all(presence.comm, failed.__cause__)
+        raise
+    except BaseException:
+        presence.keep(port)
+        raise
 
 
 class _PlanningPort(Port[Any, None]):
