@@ -14,7 +14,7 @@ that class, for each kind of call, says before the call for whom it waits.  A re
 (MPI_Request_get_status), until all are complete; then MPI's own call follows.
 
 All calls of lb_mpi's own code for one line of the program are one line of the profile.  lb_mpi waits in naps: they count as
-a wait for any rank, as a receive from MPI.ANY_SOURCE does.
+a wait for any rank, as a receive from MPI.ANY_SOURCE and a wait for one of several requests do.
 """
 
 from __future__ import annotations
@@ -265,9 +265,8 @@ TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
     ("Message", "recv Recv irecv Irecv", "call", {}),
     ("Prequest", "Start Startall", "call", {}),
-    ("Request", "wait Wait", "wait", {}),
-    ("Request", "waitall Waitall", "wait_all", {}),
-    ("Request", "waitany Waitany waitsome Waitsome", "wait_some", {}),
+    ("Request", "wait Wait waitall Waitall", "wait", {}),
+    ("Request", "waitany Waitany waitsome Waitsome", "call", {"whom": ANYBODY}),
     ("Request", "test Test testall Testall testany Testany testsome Testsome", "call", {}),
     ("Win", _named(MPI.Win, "[A-Z].*"), "call", {}),
     ("File", _named(MPI.File, "[A-Z].*"), "call", {}),
@@ -408,27 +407,9 @@ class Installed:
         call.left = left
 
     def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a wait for one request."""
-        self._waits(call, _posted(args[0]))
-
-    def wait_all(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a wait for all of some requests: it counts as a wait for the last."""
-        self._waits(call, _last(args[0]))
-
-    def wait_some(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a wait for one of some requests, or at least one of them."""
-        requests = args[0]
-
-        def returned(result: Any) -> None:
-            found = result[0] if isinstance(result, tuple) else result  # the pickled ones also return messages
-            index = found if isinstance(found, int) else found[0] if found else -1
-            if 0 <= index < len(requests):
-                self._waits(call, _posted(requests[index]))
-
-        call.returned = returned
-
-    def _waits(self, call: TimedCall, posted: Posted) -> None:
-        """Note that the call waits, or has waited, for a posted operation."""
+        """Begin a wait for a request; one for all of some requests counts as a wait for the last."""
+        awaited = argument(args, kwargs, 0, "requests", ())
+        posted = _posted(awaited) if isinstance(awaited, MPI.Request) else _last(awaited)
         call.whom, stream = posted.whom, posted.stream
         if stream is not None and posted.index >= 0:
             index, posted.index = posted.index, -1
