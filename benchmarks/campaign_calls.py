@@ -1,6 +1,7 @@
 """Random calls on 1 to 8 ranks, each result checked.  python -m benchmarks.campaign_calls doors --runs 10000 --mpi both
 
     doors       calls of all doors, with Ctrl-C on one rank at any moment (`benchmarks/campaign_doors_ranks.py`)
+    rows        calls of map_rows and migrate, the same way
     rebalance   vertices of random graphs move, with values of any kind (`benchmarks/campaign_rebalance_ranks.py`)
 
 Ranks are started again and again, on each number of ranks in turn, until there are so many calls.  "wrong": a result that is
@@ -33,13 +34,14 @@ class Campaign(NamedTuple):
 
 CAMPAIGNS = {
     "doors": Campaign("benchmarks.campaign_doors_ranks", "operations", 5, 200),
+    "rows": Campaign("benchmarks.campaign_doors_ranks", "operations", 6, 200),
     "rebalance": Campaign("benchmarks.campaign_rebalance_ranks", "rebalances", 8, 25),
 }
 
 
-def start(environment: Environment, module: str, n: int, seed: int, n_calls: int) -> dict[str, object]:
+def start(environment: Environment, which: str, n: int, seed: int, n_calls: int) -> dict[str, object]:
     """Run calls on n ranks; return what came of them."""
-    argv = ["-m", "mpi4py", "-m", module, str(seed), str(n_calls)]
+    argv = ["-m", "mpi4py", "-m", CAMPAIGNS[which].module, str(seed), str(n_calls), which]
     try:
         return environment.answer(n, argv, LIMIT_S, {"LB_MPI_HANG_S": "20"})
     except (RuntimeError, ValueError) as error:
@@ -51,13 +53,13 @@ def main() -> int:
     parser = campaign_parser("campaign_calls", __doc__, runs=(500, "how many calls, in all, at least"))
     parser.add_argument("which", choices=CAMPAIGNS)
     options = parser.parse_args()
-    module, counted, most_ranks, most = CAMPAIGNS[options.which]
+    _, counted, most_ranks, most = CAMPAIGNS[options.which]
     environments = environments_of(options.mpi)
     counts, wrong, k = Counter[str](), list[object](), 0
     n_starts = most_ranks * len(environments)  # at least: each number of ranks has its turn
     while (counts[counted] < options.runs or k < n_starts) and len(wrong) < MOST_WRONG:
         environment, n = environments[k % len(environments)], 1 + k // len(environments) % most_ranks
-        found = start(environment, module, n, 1000 * options.seed + k, min(most, -(-options.runs // n_starts)))
+        found = start(environment, options.which, n, 1000 * options.seed + k, min(most, -(-options.runs // n_starts)))
         wrong += [found.pop("wrong")] if found.get("wrong") else []
         counts.update({name: count for name, count in found.items() if isinstance(count, int)})
         k += 1

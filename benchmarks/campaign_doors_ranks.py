@@ -1,10 +1,10 @@
 """Random calls of all doors on these ranks, with Ctrl-C on one rank at any moment; the program catches it, and checks the
 answer.  Run by `benchmarks.campaign_calls`.
 
-    mpiexec -n 4 python -m mpi4py -m benchmarks.campaign_doors_ranks SEED OPERATIONS
+    mpiexec -n 4 python -m mpi4py -m benchmarks.campaign_doors_ranks SEED OPERATIONS [rows]
 
-An operation is a call of lb_mpi on 1 to 5 ranks: `map_rows`, `migrate`, `distribute`, `exchange`, `rebalance`, `search`,
-`save` and `load`, `map`, `imap` and `submit` of pools whose ranks all call or serve.  In half of them, one rank gets SIGINT
+An operation is a call of lb_mpi: `map_rows`, `migrate` (with "rows", only these), `distribute`, `exchange`, `rebalance`,
+`search`, `save` and `load`, `map`, `imap` and `submit` of pools whose ranks all call or serve.  In half, a rank gets SIGINT
 after a random time, often when the call hands over what it has computed; in others, a function fails.
 
 Each rank either returns the exact value, or raises KeyboardInterrupt, `lb_mpi.Error` or the error that was meant.  After
@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import random
 import shutil
 import signal
@@ -154,41 +155,80 @@ def rows_of(ids: np.ndarray) -> np.ndarray:
     return np.column_stack([ids, np.sin(ids), ids * ids]).astype(float)
 
 
+def draw_form(case: Case) -> tuple[Callable[[np.ndarray], Any], Callable[[Any], np.ndarray], Callable[[Any], Any]]:
+    """Draw a form of rows; return the rows with given numbers, the numbers of given rows, and what the function returns."""
+    kind: Any = case.rng.choice(["C", "F", "flat", "tuple", "objects"])
+    dtype: Any = case.rng.choice(["f8", ">f4", "c16", "i8"])
+    if kind == "objects":
+        return (
+            lambda ids: [[k, "x" * (k % 5)] for k in ids.tolist()],
+            lambda rows: np.array([one[0] for one in rows], dtype=int),
+            lambda rows: [[2 * number + 1, text + "!"] for number, text in rows],
+        )
+    if kind == "tuple":
+        return (
+            lambda ids: (rows_of(ids).astype(dtype), ids % 3 == 0), lambda rows: rows[0][:, 0].real.astype(int),
+            lambda rows: (rows[1], rows[0] * 2 + 1, rows[0][:, 1] > 0),
+        )  # fmt: skip
+    if kind == "flat":
+        return lambda ids: ids.astype(dtype), lambda rows: rows.real.astype(int), lambda rows: rows * 2 + 1
+    of = lambda ids: np.array(rows_of(ids), dtype, order=kind)  # noqa: E731
+    return of, lambda rows: rows[:, 0].real.astype(int), lambda rows: rows * 2 + 1
+
+
+def bits(value: Any) -> Any:
+    """Return the types and bits of arrays, also in a tuple, or a list as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(bits, value))
+    return (value.dtype, value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
 def rows(case: Case) -> None:
-    """Rows: map_rows and migrate of one Balancer, until one of them raises."""
-    scheme = case.rng.choice(["auto", "direct", "fos", "sos"])
-    counts = [case.rng.choice([0, 1, 5, 20]) for _ in range(case.size)]
+    """Rows: map_rows and migrate of one or two Balancers of all ranks, or of some, until one of them raises."""
+    rng, (rows_with, ids_of, result), block_rows = case.rng, draw_form(case), case.rng.choice([None, None, 1, 4])
+    comm: Any = case.comm.Split(rng.choice([0, case.rank % 2, case.rank // 2]), rng.choice([1, -1]) * case.rank)
+    counts = [rng.choice([0, 1, 5, 20, 200]) for _ in range(case.size)]
     first = sum(counts[: case.rank])
-    mine, total = rows_of(np.arange(first, first + counts[case.rank])), sum(counts)
-    whens = ("auto", "always", 0.05) if scheme in ("auto", "direct") else ("auto", 0.05)
-    speeds = [case.rng.choice([1.0, 0.5]) for _ in range(case.size)]
+    mine, total = rows_with(np.arange(first, first + counts[case.rank])), sum(counts)
+    packs: dict[str, Any] = {"pack": pickle.dumps, "unpack": pickle.loads} if isinstance(mine, list) else {}
 
-    def function(block: np.ndarray) -> np.ndarray:
-        spin(2e-5 * len(block) / speeds[case.rank])
+    def function(block: Any, *beside: np.ndarray) -> Any:
+        spin((2e-5 if total < 200 else 2e-6) * len(ids_of(block)) / speeds[case.rank])
         case.fail()
-        return block * 2.0 + 1.0
+        assert all(np.array_equal(ids_of(block), ids) for ids in beside), f"rows {ids_of(block)} with numbers {beside}"
+        return result(block)
 
-    with (
-        contextlib.suppress(lb_mpi.Error, KeyboardInterrupt, Meant),
-        lb_mpi.Balancer(case.comm, scheme=scheme, when=case.rng.choice(whens)) as balancer,
-    ):
-        for _ in range(case.rng.randint(1, 8)):
-            if case.rng.random() < 0.6:
-                ended = case.call(balancer.map_rows, function, mine)
-                if ended.returned:
-                    assert np.array_equal(ended.value, mine * 2.0 + 1.0), "map_rows: wrong rows"
+    with contextlib.suppress(lb_mpi.Error, KeyboardInterrupt, Meant), contextlib.ExitStack() as opened:
+        balancers = []
+        for _ in range(rng.choice([1, 1, 2])):
+            scheme = rng.choice(["auto", "direct", "fos", "sos"])
+            whens = ("auto", "always", 0.05) if scheme in ("auto", "direct") else ("auto", 0.05)
+            balancer = lb_mpi.Balancer(comm, scheme=scheme, when=rng.choice(whens), every=rng.choice([1, 1, 3]))
+            balancers.append(opened.enter_context(balancer))
+        for number in range(rng.randint(1, 12)):
+            if number == 0 or rng.random() < 0.3:
+                speeds = [rng.choice([1.0, 0.5, 0.1]) for _ in range(case.size)]
+            balancer, ids = rng.choice(balancers), ids_of(mine)
+            if rng.random() < 0.6:
+                beside = () if packs else (ids,)
+                ended = case.call(balancer.map_rows, function, mine, *beside, block_rows=block_rows, **packs)
+                if comm.allreduce(len(ids)) and ended.returned:  # otherwise the form of the results is unknown
+                    assert bits(ended.value) == bits(result(mine)), "map_rows: wrong rows"
             else:
-                order = case.rng.choice(["appended", "kept"])
-                costs = np.ones(len(mine)) * (1 + 3 * (case.rank == 0))
-                ended = case.call(balancer.migrate, mine, costs=costs, order=order)
+                costs = rng.choice([None, 1.0 + 3 * (case.rank == 0) * np.ones(len(ids)), 1.0 + ids % 7])
+                order = rng.choice(["appended", "kept"])
+                ended = case.call(balancer.migrate, mine, costs=costs, order=order, **packs)
                 if ended.returned:
                     mine = ended.value
-                everything = np.concatenate(case.all(mine))
-                ids = np.sort(everything[:, 0]).astype(int)
+                ids = ids_of(mine)
+                assert bits(mine) == bits(rows_with(ids)), "migrate: wrong values"
+                ids = np.sort(np.concatenate(case.all(ids)))
                 assert np.array_equal(ids, np.arange(total)), f"migrate: rows {np.bincount(ids, minlength=total)} times"
-                assert np.array_equal(everything, rows_of(everything[:, 0])), "migrate: wrong values"
+            if case.victim < 0:
+                assert len({*comm.allgather(ended.returned)}) == 1, "only some ranks have failed"
             if not ended.by_all:
                 raise lb_mpi.Error("this balancer has failed")
+    comm.Free()
 
 
 def mesh(case: Case) -> None:
@@ -303,9 +343,9 @@ DOORS = (rows, rows, mesh, mesh, tree, saves, pools, pools)
 def main() -> None:
     """Run operations until there are so many; rank 0 prints what came of them as a JSON object."""
     seed, n_operations = (int(word) for word in sys.argv[1:3])
-    case = Case(seed)
+    case, doors = Case(seed), (rows,) if sys.argv[3:] == ["rows"] else DOORS
     while case.counts["operations"] < n_operations:
-        door = case.rng.choice(DOORS)
+        door = case.rng.choice(doors)
         case.victim = case.guilty = -1
         try:
             with contextlib.suppress(Late):
