@@ -28,6 +28,8 @@ from lb_mpi.mpi.common.waiting import Nap
 from lb_mpi.mpi.pool import maps
 from lb_mpi.mpi.pool.running import Alarm
 from lb_mpi.mpi.rows import migrating
+from lb_mpi.mpi.rows import rows as rows_module
+from lb_mpi.mpi.rows.rows import Results, Rows
 from lb_mpi.saving import folder as saving_folder
 
 COMM = MPI.COMM_WORLD
@@ -487,6 +489,18 @@ def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
                     balancer.map_rows(np.copy, rows) if root else signal.raise_signal(signal.SIGINT)
             assert np.array_equal(balancer.map_rows(np.copy, rows), rows)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_results_still_arrive_after_a_ctrl_c_while_the_first_ones_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is interrupted in its function takes part until the end; it failed in another way instead."""
+    rows = Rows(np.ones((3, 2)), ())
+    results, others = Results(rows, np.copy), Results(rows, np.copy)
+    parcel = others.parcel(others.check(np.ones((3, 2)), 3), 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(rows_module, "ordered", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            results.check(np.ones((3, 2)), 3)
+    results.receive(slice(0, 3), parcel)
 
 
 def test_a_forked_child_takes_our_handlers_back() -> None:

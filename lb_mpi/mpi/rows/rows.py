@@ -292,8 +292,8 @@ class Results:
 
     def allocate(self, spec: Spec) -> None:
         """Allocate results of this form, in the memory order of the caller's columns."""
-        self.spec, self.checksum = spec, _checksum(spec)
-        self._columns = self.room(self._rows.n)
+        checksum, self._columns = _checksum(spec), self.room(self._rows.n, spec)
+        self.spec, self.checksum = spec, checksum  # last: after a Ctrl-C, results still arrive
         early, self._early = self._early, []
         for index, buffer in early:
             self.receive(index, buffer)
@@ -335,14 +335,15 @@ class Results:
     def _returned(self, found: str, expected: str) -> BalanceError:
         return BalanceError(returned(self._function, found, expected))
 
-    def room(self, n: int) -> list[Any]:
-        """New columns for n results, in the memory order of the caller's columns."""
-        assert self.spec is not None
-        if self.spec.form == "objects":
+    def room(self, n: int, spec: Spec | None = None) -> list[Any]:
+        """New columns for n results of a form, or the known one, in the memory order of the caller's columns."""
+        spec = spec or self.spec
+        assert spec is not None
+        if spec.form == "objects":
             return [[None] * n]
         orders = itertools.chain(self._rows.orders[: self._rows.spec.n_home], itertools.repeat(()))
         columns = []
-        for dtype, shape, like in zip(self.spec.dtypes, self.spec.shapes, orders, strict=False):
+        for dtype, shape, like in zip(spec.dtypes, spec.shapes, orders, strict=False):
             columns.append(ordered((n, *shape), dtype, _fitted(like, 1 + len(shape))))
         return columns
 
