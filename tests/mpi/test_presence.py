@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 import gc
+import math
 import os
 import pickle
 import re
@@ -416,8 +417,10 @@ def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_r
     assert at > 1
 
 
-@pytest.mark.parametrize("when", ["in free", "in the second barrier", "after the second barrier"])
-def test_a_rank_that_fails_as_all_close_sends_nothing_to_later_communicators(when: str) -> None:
+@pytest.mark.parametrize("when", ["in free", "in the second barrier", "after the second barrier", "late"])
+def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_communicators(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """MPICH gives the number of a freed communicator to the next one, which received the failure."""
 
     def handler(*_: object) -> None:
@@ -441,14 +444,17 @@ def test_a_rank_that_fails_as_all_close_sends_nothing_to_later_communicators(whe
 
     presence, n_calls = communicator.presence_of(communicator.duplicate(COMM)), [0]
     plain, presence._barrier = presence._barrier, barrier  # type: ignore[method-assign]
-    before = signal.signal(signal.SIGUSR2, handler if when != "in free" else signal.SIG_IGN)
+    before = signal.signal(signal.SIGUSR2, handler if when.startswith(("in the", "after")) else signal.SIG_IGN)
     error = None
+    monkeypatch.setattr(communicator, "OTHER_AFTER_S", math.inf if RANK == LATE else 0.02)
+    time.sleep(0.3 * (when == "late" and RANK == LATE))  # meanwhile, the others say in which call they wait
     try:
         presence.close(free)
     except (ZeroDivisionError, lb_mpi.Error) as caught:
         error = caught
     signal.signal(signal.SIGUSR2, before)
-    assert isinstance(error, ZeroDivisionError if RANK == LATE else lb_mpi.Error if when == "in free" else type(None))
+    others = lb_mpi.Error if when == "in free" else type(None)
+    assert isinstance(error, ZeroDivisionError if RANK == LATE and when != "late" else others)
     assert stray_tags() == []
 
 
@@ -466,13 +472,13 @@ def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it() -> N
 def stray_tags() -> list[int]:
     """Tags of the messages that new communicators have received: those to a freed one, with the same number."""
     found, status = list[int](), MPI.Status()
-    for alone in range(SIZE):
+    for alone in range(-1, SIZE):  # -1: nobody; a rank that has not freed it does not use its number again
         part = COMM.Split(alone == RANK)
         leader = alone if alone != RANK else int(alone == 0)
-        made = [part.Create_intercomm(0, COMM, leader, 0) for _ in range(12)]
+        made = [part, *(part.Dup() if alone < 0 else part.Create_intercomm(0, COMM, leader, 0) for _ in range(12))]
         COMM.Barrier()
         found += [status.Get_tag() for comm in made if comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)]
-        for comm in (*made, part):
+        for comm in made:
             comm.Free()
     return [tag for tags in COMM.allgather(found) for tag in tags]
 
