@@ -39,7 +39,7 @@ def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(tmp_p
     code, _, err = run(what, tmp_path, mark, "--restarts", "1")
     assert code not in (0, limit.HUNG), err
     assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
-    assert "run: no restart: the program itself has failed\n" in err
+    assert "run: no restart: the program has failed\n" in err
 
 
 @needs_mpiexec

@@ -38,7 +38,7 @@ def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path, mark
 @needs_mpiexec
 @pytest.mark.parametrize(("what", "why", "starts"), [
     ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
-    ("raise", "no restart: the program itself has failed", "*"),
+    ("raise", "no restart: the program has failed", "*"),
 ])  # fmt: skip
 def test_a_failure_that_would_repeat_ends_the_run(tmp_path, mark, what, why, starts):
     code, _, err = run(what, tmp_path, mark, "--restarts", "3")

@@ -47,7 +47,7 @@ def test_the_cause_of_an_end_is_found(outcome, found):
 
 DIED, FROM_SAVE_7 = Outcome(9, [(1.0, KILLED)]), (False, 75, "saved (7) and stopped: the same command continues from there")
 ANEW = "after 0.0 s, from the last save, if there is one"
-ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: the program itself has failed"
+ALL_MADE, FAILURE = "no restart: all 3 allowed restarts were made", "no restart: the program has failed"
 
 
 @pytest.mark.parametrize(("outcome", "n_restarts", "allowed", "said"), [
@@ -58,7 +58,7 @@ ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: 
     (DIED._replace(n_saved=2), 3, 3, (False, 9, ALL_MADE)),
     (DIED._replace(n_saved=2), 1, 1, (False, 9, "no restart: the one allowed restart was made")),
     (DIED, 3, 3, (False, 9, ALL_MADE)),
-    (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, ITSELF)),
+    (Outcome(1, [(1.0, FAILED)], n_saved=2), 0, 3, (False, 1, FAILURE)),
     (Outcome(0, [(1.0, UNFINALIZED)]), 0, 0, (False, 1, "")),
     (Outcome(75, n_saved=1, saved=7), 0, 3, FROM_SAVE_7),
     (Outcome(0, n_saved=1, saved=7, saved_on_request=True), 0, 3, FROM_SAVE_7),
@@ -73,8 +73,7 @@ ALL_MADE, ITSELF = "no restart: all 3 allowed restarts were made", "no restart: 
     (Outcome(1, hung=True), 0, 0, (False, 124, "")),
     (Outcome(1, hung=True), 1, 3, (False, 124, "no restart: nothing was saved since the last start")),
     (Outcome(1, hung=True, n_saved=1), 0, 3, (True, 124, "restart 1 of 3, after 0.0 s, from save 0")),
-    (Outcome(1, at_end=True), 0, 3, (False, 1, ITSELF)),
-    (Outcome(1), 0, 3, (False, 1, "no restart: the program has failed, or mpiexec was asked to end it")),
+    (Outcome(1), 0, 3, (False, 1, FAILURE)),
 ])  # fmt: skip
 def test_the_cause_decides_what_follows(outcome, n_restarts, allowed, said):
     assert decide(outcome, n_restarts, allowed) == said

@@ -63,7 +63,6 @@ class Outcome(NamedTuple):
     code: int  # of mpiexec, 0 to 255
     ends: Sequence[tuple[float, End]] = ()  # that are not regular, with the seconds from the start to their reports
     unreported: Sequence[int] = ()  # ranks whose end nobody has reported
-    at_end: bool = False  # one of these has come to the end of its program, perhaps by an error
     gone: Sequence[str] = ()  # a line for each host that is gone
     hung: bool = False  # some rank hung
     n_saved: int = 0  # number of saves since the start
@@ -122,9 +121,7 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int, before: Outcome | No
     if not allowed:
         return RestartDecision(False, code, "")
     if found is How.FAILED:
-        itself = outcome.ends or outcome.at_end
-        why = "the program itself has failed" if itself else "the program has failed, or mpiexec was asked to end it"
-        return RestartDecision(False, code, f"no restart: {why}")
+        return RestartDecision(False, code, "no restart: the program has failed")
     if n_restarts == allowed:
         made = "the one allowed restart was" if allowed == 1 else f"all {allowed} allowed restarts were"
         return RestartDecision(False, code, f"no restart: {made} made")

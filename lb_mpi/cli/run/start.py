@@ -292,13 +292,11 @@ class _Run:
             alone = "" if self._ends else ", and no rank has reported why"
             say(f"mpiexec ended with exit code {code}{alone}" if code > 0 else f"mpiexec died by signal {-code}")
         states = self._watch.states()
-        unreported = [] if self._n_regular >= len(self._hosts) else sorted(self._unreported)
         n_saved = sum(state.n_saved for state in states)
         found = Outcome(
             code=1 if code is None else code if code >= 0 else 128 - code,
             ends=self._ends,
-            unreported=unreported,
-            at_end=any(state.at_end and state.rank in map(str, unreported) for state in states),
+            unreported=[] if self._n_regular >= len(self._hosts) else sorted(self._unreported),
             gone=self._gone,
             hung=bool(self._hung or self._wrong),
             n_saved=n_saved,
