@@ -141,14 +141,23 @@ def broken() -> Iterator[int]:
     raise OSError("the instrument is gone")
 
 
+def throw(kind, _):
+    raise kind
+
+
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
 def test_an_error_of_the_iterator_is_raised_on_all_ranks(pool):
-    with pytest.raises(OSError if RANK == 0 else lb_mpi.TaskError, match="the instrument is gone"):
-        list(pool.imap(square, broken()))
-    with pytest.raises(TypeError if RANK == 0 else lb_mpi.TaskError, match=r"items\[1\] can't be pickled"):
-        list(pool.imap(repr, iter([1, threading.Lock()])))
-    with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.TaskError):
-        list(pool.imap(square, iter(range(9)), callback=lambda _: 1 // 0))
+    for kind, text, items, before in (
+        (OSError, "the instrument is gone", broken(), [*map(repr, range(7))]),
+        (TypeError, r"items\[1\] can't be pickled", iter([1, threading.Lock(), 2]), ["1"]),
+    ):
+        found = []
+        with pytest.raises(kind if RANK == 0 else lb_mpi.TaskError, match=text):
+            found.extend(pool.imap(repr, items))
+        assert found == (before if RANK == 0 else [])
+    for kind, form in itertools.product((ZeroDivisionError, GeneratorExit), (list, iter)):
+        with pytest.raises(kind if RANK == 0 else lb_mpi.TaskError):
+            list(pool.imap(square, form(range(9)), callback=functools.partial(throw, kind)))
     assert pool.map(square, 3) == ([0, 1, 4] if RANK == 0 else None)
 
 

@@ -300,18 +300,28 @@ class RootTasks(Member):
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """End the map on all ranks if an exception leaves the block: they raise it, too, unless the iterator is dropped."""
+        """End the map on all ranks if an exception leaves the block: they raise it, too."""
+        try:
+            yield
+        except BaseException as error:
+            if self.under_way:  # asked without the lock, too: see `end`
+                with self.ranks.lock, in_call(""):  # since another thread may make a stream pause, and begin its own map
+                    if self.under_way:
+                        self.fail(error)
+                        self.end()
+                        self.ranks.on_all(error)
+            raise
+
+    @contextlib.contextmanager
+    def _yielding(self) -> Iterator[None]:
+        """End the map on all ranks if the caller drops the iterator in this block, which only yields.
+
+        A function of the caller's may raise GeneratorExit, too: that is an error as any other.
+        """
         try:
             yield
         except GeneratorExit:
             self.end(dropped=True)
-            raise
-        except BaseException as error:
-            with self.ranks.lock, in_call(""):  # since another thread may make a stream pause, and begin its own map
-                if self.under_way:
-                    self.fail(error)
-                    self.end()
-                    self.ranks.on_all(error)
             raise
 
     def _finish(self, results: list[Any] | None = None) -> None:
@@ -511,20 +521,22 @@ class RootMap(RootTasks):
     def _results(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
         self._one_by_one, early, n = True, dict[int, Any](), 0
         with self._ending():
-            yield
+            with self._yielding():
+                yield
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
                 for tasks, values in self._taken():
-                    if indexed:
-                        yield from zip(tasks, values, strict=True)
-                    elif not ordered:
-                        yield from values
-                    else:
-                        early.update(zip(tasks, values, strict=True))
-                        while n in early:
-                            yield early.pop(n)
-                            n += 1
+                    with self._yielding():
+                        if indexed:
+                            yield from zip(tasks, values, strict=True)
+                        elif not ordered:
+                            yield from values
+                        else:
+                            early.update(zip(tasks, values, strict=True))
+                            while n in early:
+                                yield early.pop(n)
+                                n += 1
                 with self.ranks.lock, in_call(MAP, watched=True) as interrupts, self._ending():
                     if self._found.has_fresh or self._dropped:  # another map has completed this one meanwhile
                         continue

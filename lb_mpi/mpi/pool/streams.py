@@ -41,6 +41,7 @@ class RootStream(RootTasks):
         ranks = self.ranks
         self._options, self._ordered = options, False
         self._items: Iterator[Any] | None = iterate(items)  # None: all are read
+        self._items_error: Exception | None = None  # raised in the place of the item that could not be read
         self._scheduler = Scheduler(
             ranks.size, ranks.root, maps.knowledge, name_of(options.call.function), blocks=True
         )  # fmt: skip
@@ -66,15 +67,18 @@ class RootStream(RootTasks):
     def _results(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
         self._ordered = ordered
         with self._ending():
-            yield
+            with self._yielding():
+                yield
             while True:
                 self._deliver()
-                while self._fresh:
-                    self._n_taken += 1
-                    position, value = self._fresh.popleft()
-                    yield (position, value) if indexed else value
+                with self._yielding():
+                    while self._fresh:
+                        self._n_taken += 1
+                        position, value = self._fresh.popleft()
+                        yield (position, value) if indexed else value
                 if self.failure is not None or (not self.under_way and self._is_complete):  # in this order
                     self._finish()
+                    self._raise_items_error()
                     return
                 self._read()
                 with self._claimed(), in_call(MAP, watched=True) as interrupts, self._ending():
@@ -85,6 +89,7 @@ class RootStream(RootTasks):
                         self.begin_all()
                     self.work(interrupts)
                     if self._is_complete:
+                        self._raise_items_error()
                         self.end()
 
     @contextmanager
@@ -113,20 +118,23 @@ class RootStream(RootTasks):
         return self._scheduler.wants(self._queue, room - self._n_read + min([self._n_taken, *mine]))
 
     def _read(self) -> None:
-        """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may go on."""
+        """Read items; in the caller's frame, with no lock, since it is the user's code: another thread may go on.
+
+        If one can't be read, the results of those before it come first, as with the builtin map.
+        """
         read, n_bytes = list[Task](), 0
         with self.ranks.lock:
             n = self._n_wanted
         while self._items is not None and len(read) < n and n_bytes < BATCH_BYTES:
             try:
                 item = next(self._items)
-            except StopIteration:
-                self._items = None
-                break
-            try:
-                read.append(Task((self._n_read, data := exact(item)), len(data)))
+                data = self._pickled(item)
             except Exception as error:
-                raise TypeError(f"items[{self._n_read}] can't be pickled: {type(error).__name__}: {error}") from error
+                self._items = None
+                if not isinstance(error, StopIteration):
+                    self._items_error = error
+                break
+            read.append(Task((self._n_read, data), len(data)))
             self._n_read += 1
             n_bytes += len(data)
         with self.ranks.lock:
@@ -134,6 +142,16 @@ class RootStream(RootTasks):
                 self._queue.add(task)
             if self._items is None:
                 self._queue.end()
+
+    def _pickled(self, item: Any) -> bytes:
+        try:
+            return exact(item)
+        except Exception as error:
+            raise TypeError(f"items[{self._n_read}] can't be pickled: {type(error).__name__}: {error}") from error
+
+    def _raise_items_error(self) -> None:
+        if self._items_error is not None:
+            raise self._items_error
 
     @property
     def complete_for_others(self) -> bool:
