@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import time
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +32,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> Output:
     """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
-    began = time.process_time()
     found = gather(Path(options.folder))
     with StatusLine(PATIENCE_S) as line:
         predicted, why = predictions(found, line.show)
@@ -53,8 +51,6 @@ def report(options: argparse.Namespace) -> Output:
         "notes": found.notes,
         "file": options.output,
         "trace": options.trace,
-        "bytes": len(text.encode()),
-        "cpu_seconds": time.process_time() - began,
     }
     return Output(figures, _describe_report(figures))
 
