@@ -51,28 +51,6 @@ def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
 
-@pytest.mark.parametrize("scheme", ROWS_SCHEMES)
-@pytest.mark.every_size
-def test_results_are_bit_for_bit_those_without_balancing(scheme):
-    rows = numbers(100 + 37 * RANK, 3)
-    before = rows.copy()
-    expected = np.sin(rows) * rows
-
-    def call():
-        result = balancer.map_rows(slow_square, rows)
-        assert result.tobytes() == expected.tobytes()
-        assert result.dtype == rows.dtype
-        assert rows.tobytes() == before.tobytes()
-        assert not np.shares_memory(result, rows)
-        if SIZE > 1:
-            assert balancer.last.acted
-
-    with lb_mpi.Balancer(COMM, scheme=scheme, when="always", tolerance=0.01) as balancer:
-        for _ in range(5):
-            call()
-        until_rows_move(balancer, call)
-
-
 class Weather(NamedTuple):
     temperature: NDArray[np.float64]
     wet: NDArray[np.bool_]
@@ -227,25 +205,6 @@ def test_a_function_that_waits_instead_of_computing():
         assert balancer.speeds.mean() == pytest.approx(1.0)
 
 
-def test_rows_that_sleep_are_not_gathered_on_one_rank():
-    """An emulation of rows that wait for something: all from rank 0, which computed nearly all of them after two calls."""
-
-    def function(rows):
-        time.sleep(float(rows.sum()))
-        return np.where(rows > 0.0, float(RANK), 0.0)
-
-    rows = np.full(60 * SIZE if RANK == 0 else 0, 2e-3)
-    with lb_mpi.Balancer(COMM) as balancer:
-        for _ in range(2):
-            balancer.map_rows(function, rows)
-        fair = list[bool]()
-        for _ in range(5):  # in most calls: another program may hold a rank up in one
-            by = COMM.bcast(balancer.map_rows(function, rows))
-            shares = np.bincount(by.astype(int), minlength=SIZE) / len(by)
-            fair.append(bool(shares.min() > 0.3 / SIZE) and balancer.speeds == pytest.approx(np.ones(SIZE), rel=0.6))
-        assert sum(fair) >= 3, (shares, balancer.speeds)
-
-
 @pytest.mark.parametrize("reported", [True, False])
 def test_a_function_that_sleeps_takes_as_long_as_it_sleeps(reported, monkeypatch):
     def refuse(*_):
@@ -274,22 +233,6 @@ def test_policies():
                 count += balancer.last.acted
                 assert balancer.last.acted == balancer.last.reason.startswith("balanced")
         assert count == (acted if SIZE > 1 else 0)
-
-
-def test_the_record_is_the_same_on_all_ranks(balancer):
-    rows = numbers(100, 2)
-    assert balancer.last is None
-    for k in range(4):
-        if k < 3:
-            balancer.map_rows(slow_square, rows)
-        else:
-            balancer.migrate(rows)
-        last = balancer.last
-        found = COMM.allgather(repr((last.acted, last.reason, last.imbalance_before, last.imbalance_after,
-                                     last.rows_moved, last.bytes_moved, last.steps, last.predicted_gain_s)))  # fmt: skip
-        assert len(set(found)) == 1
-    with pytest.raises(AttributeError):
-        last.acted = True
 
 
 @pytest.mark.parametrize("scheme", ROWS_SCHEMES)
@@ -354,41 +297,6 @@ def test_neighbours_find_speeds_and_use_no_root():
             assert result.tobytes() == (np.sin(rows) * rows).tobytes()
         empty = balancer.map_rows(slow_square, rows[:0] if RANK == LAST else rows)
         assert empty.shape == (0 if RANK == LAST else 200, 3)
-
-
-@pytest.mark.every_size
-@pytest.mark.filterwarnings("ignore:the graph has .* components")
-def test_neighbours_decide_by_the_same_numbers_on_all_ranks():
-    """Also where a plan costs one rank more than the others, and where a rank has no neighbour to lend to."""
-    rows = numbers(200, 3)
-    apart = lb_mpi.Graph.from_edges(SIZE, range(LAST - 1), range(1, LAST))  # the last vertex has no edge
-    for graph in (None, apart):
-        with lb_mpi.Balancer(COMM, scheme="fos", graph=graph, when="always") as balancer:
-            for _ in range(5):
-                balancer.map_rows(slow_square, rows)
-                policy = balancer._decider.policy
-                reported = COMM.allgather((policy.lending, policy.trigger.cost_s, policy.trigger.trust))
-                assert len(set(reported)) == 1
-            assert policy.lending == (SIZE > 1)
-            assert (policy.trigger.cost_s > 0.0) == (SIZE > 1)
-
-
-def again_and_again(call: Callable[[], object]) -> None:
-    for _ in range(100):
-        call()
-
-
-def test_pack_that_fails_on_one_rank(balancer):
-    def broken(item):
-        if RANK == LAST:
-            raise KeyError("broken")
-        return pack(item)
-
-    rows = [{"n": k} for k in range(80)]
-    if SIZE > 1:
-        with pytest.raises(lb_mpi.BalanceError, match=f"^rank {LAST}.*KeyError: 'broken'"):
-            again_and_again(lambda: balancer.map_rows(grow, rows, pack=broken, unpack=json.loads))
-    assert balancer.map_rows(grow, rows, pack=pack, unpack=json.loads) == grow(rows)
 
 
 @pytest.mark.one_mpi

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -17,7 +16,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, CancelledError, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import BrokenExecutor, CancelledError, as_completed, wait
 from pathlib import Path
 from typing import Any
 
@@ -454,45 +453,6 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
         future.result(20.0)
     executor.shutdown()
     assert arrays._kept == {}
-
-
-@pytest.mark.every_size
-def test_several_executors_of_a_script():
-    def script():
-        with lb_mpi.Executor() as one, lb_mpi.Executor(initializer=remember, initargs=(8,)) as two:
-            more = [lb_mpi.Executor(max_workers=1) for _ in range(8)]
-            futures = [(k, executor.submit(pow, k, 2)) for executor in (one, two, *more) for k in range(30)]
-            assert all(future.result() == k * k for k, future in futures)
-            with lb_mpi.Pool() as pool, pytest.raises(lb_mpi.Error, match=r"work for an lb_mpi\.Executor, which is open"):
-                pool.map(abs, [1])
-            del more
-        with lb_mpi.Pool() as pool:
-            assert pool.map(abs, [-1]) == [1]
-            left = pool.imap(pow, range(50), [2] * 50)
-            assert next(left) == 0
-            with lb_mpi.Executor() as executor:
-                assert executor.submit(abs, -1).result() == 1
-            assert [*left] == [k * k for k in range(1, 50)]
-            for _ in range(3):  # results of a map that is dropped may come while the executor is open
-                with contextlib.closing(pool.imap_unordered(slow_rank, range(50), chunksize=1)) as left:
-                    next(left)
-                with lb_mpi.Executor() as executor:
-                    assert executor.submit(abs, -1).result() == 1
-            assert pool.map(abs, [-1]) == [1]
-        made = []
-
-        def make(k):
-            with lb_mpi.Executor() as executor:
-                made.append(executor.submit(abs, -k).result())
-
-        with ThreadPoolExecutor(6) as threads:
-            list(threads.map(make, range(6)))
-        assert sorted(made) == [*range(6)]
-        lb_mpi.Executor().submit(remember, 9)  # is not shut down
-
-    initialized.clear()
-    in_script(script)
-    assert COMM.allreduce(initialized.count(9)) == 1
 
 
 @several

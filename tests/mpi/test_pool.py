@@ -664,60 +664,6 @@ def test_between_hosts(n_hosts):
     host.Free()
 
 
-RUN: list[int] = []
-
-
-def logged(k: int, fail: int) -> tuple[int, float]:
-    RUN.append(k)
-    if k == fail:
-        raise ValueError(k)
-    return (k, k / 7)
-
-
-def enclosing(factor: Any) -> Callable[[int], Any]:
-    return lambda k: k * factor
-
-
-def test_a_log_has_what_is_done_when_a_task_fails(pool, tmp_path):
-    path = tmp_path / "log"  # on the root
-    function, run = logged, RUN
-    run.clear()
-    items = [(k, 90) for k in range(100)]
-    with pytest.raises(lb_mpi.TaskError, match="task 90 "):
-        pool.starmap(function, items, checkpoint=path)
-    expected = [(k, k / 7) for k in range(100)]
-    before = COMM.allreduce(len(run))
-    with pytest.raises(lb_mpi.TaskError, match="task 90 "):
-        pool.starmap(function, items, checkpoint=path)
-    assert COMM.allreduce(len(run)) < 200
-    more = [(k, -1) for k in range(100)]
-    with pytest.raises(ValueError, match=r"checkpoint .*log: belongs to another function or to other tasks: expected"):
-        pool.starmap(function, more, checkpoint=path)
-    fresh = tmp_path / "fresh"
-    assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
-    run.clear()
-    assert pool.starmap(function, more, checkpoint=fresh, to="all") == expected
-    assert not COMM.allreduce(len(run))
-    if RANK == 0:
-        with fresh.open("r+b") as file:
-            file.truncate(fresh.stat().st_size - 3)
-        with pytest.warns(UserWarning, match="dropped"):
-            assert pool.starmap(function, more, checkpoint=fresh) == expected
-    else:
-        pool.starmap(function, more, checkpoint=fresh)
-    assert before
-    assert COMM.allreduce(len(run))
-    for factor in (2, 5, 2):  # each has its own log, or its own results
-        path = tmp_path / f"by{factor}"
-        expected = [k * factor for k in range(9)]
-        assert pool.map(enclosing(factor), 9, checkpoint=path, key=f"by {factor}", to="all") == expected
-    with pytest.raises(ValueError, match="another function"):
-        pool.map(enclosing(3), 9, checkpoint=tmp_path / "by2", key="by 3")
-    with pytest.raises(TypeError, match=r"function = .*<lambda>.*, or key= with a text that identifies it"):
-        pool.map(enclosing(3), 9, checkpoint=tmp_path / "not")
-    assert pool.map(square, 5, to="all") == [0, 1, 4, 9, 16]
-
-
 SCRIPT = """
 import sys
 import lb_mpi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import time
 import warnings
 from pathlib import Path
@@ -52,6 +53,14 @@ def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool, path):
             reported = list[int]()
             assert alone.map(second, alone.map(first, 20), checkpoint=path, callback=reported.append) == [*range(20)]
             assert not reported
+
+
+def test_a_truncated_checkpoint_is_named_once_and_its_last_tasks_run_again(pool, path):
+    for torn in (False, True, False):
+        if torn and RANK == 0:
+            os.truncate(path, path.stat().st_size - 3)
+        with pytest.warns(UserWarning, match="log: dropped") if torn and RANK == 0 else contextlib.nullcontext():
+            assert pool.map(second, [(k,) for k in range(9)], checkpoint=path, to="all") == [*range(9)]
 
 
 def test_items_may_be_sets(pool, path):

@@ -313,24 +313,3 @@ def find_fault() -> None:
 
 lending = pytest.mark.skipif(SIZE == 1, reason="nothing is lent")
 test_mutants_of_the_results_are_found = lending(pytest.mark.one_mpi(rejects(find_fault, MUTANTS, right=False)))
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize("scheme", ["direct", "fos"])
-@several
-def test_a_form_that_stays_is_compared_once(scheme, monkeypatch):
-    """Not in each call, though rank 0 computes nothing in any of them."""
-    compared = list[None]()
-    real = lb_mpi.Balancer._agree_on_results
-
-    def count(balancer, results):
-        compared.append(None)
-        real(balancer, results)
-
-    monkeypatch.setattr(lb_mpi.Balancer, "_agree_on_results", count)
-    with lb_mpi.Balancer(COMM, scheme=scheme, when=1e9) as balancer:
-        rows = np.arange(3.0 * (6 if RANK else 1)).reshape(-1, 3)
-        for form in ["rows"] * 3 + ["numbers"] * 5:
-            balancer.map_rows(FORMS[form], rows)
-            lend_all(balancer)
-    assert len(compared) <= 1

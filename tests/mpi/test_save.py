@@ -23,7 +23,6 @@ from tests.mpi.limits import largest_file
 from tests.mpi.sizes import COMM, several
 
 N = 23
-KINDS = ("<f8", ">i4", "f4", "?", "M8[ms]", "U5", "S3", "c16", [("id", "i8"), ("at", "f4", (2,))], "U0")
 pytestmark = pytest.mark.mpi
 ONE = np.zeros(3)
 HERE = COMM.rank == COMM.size - 1  # where an argument is another one: on one rank only
@@ -81,23 +80,6 @@ def test_rows_come_back_on_any_number_of_ranks(folder, size):
         together = [np.load(path) for path in sorted(folder.glob(f"*/{name}-*.npy"))]
         assert len(together) == size
         np.testing.assert_array_equal(np.concatenate(together), array)
-
-
-@pytest.mark.every_size
-def test_all_kinds_of_rows_in_any_order(folder):
-    order = np.random.default_rng(5).permutation(N)
-    mine = np.split(order, [2] * (COMM.size - 1))[COMM.rank]  # some ranks have none
-    for trailing in ((), (2,)):
-        kinds = {f"rows_{number}": whole(kind, trailing) for number, kind in enumerate(KINDS)}
-        own = {name: np.asfortranarray(rows[mine]) for name, rows in kinds.items()}
-        lb_mpi.save(COMM, folder, len(trailing), index=mine.astype("i4"), **own)
-        for index in (None, mine):
-            step, arrays = lb_mpi.load(COMM, folder, index=index) or (-1, {})
-            assert step == len(trailing)
-            for name, rows in kinds.items():
-                assert arrays[name].dtype == rows.dtype
-                np.testing.assert_array_equal(arrays[name], share(rows, COMM) if index is None else rows[mine])
-                assert arrays[name].flags.f_contiguous
 
 
 def test_no_rows_at_all(folder):
