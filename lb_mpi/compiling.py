@@ -6,13 +6,12 @@ functions in `meanwhile`: on MPI, one that answers other ranks, which wait for t
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 from lb_mpi import signs
-from lb_mpi.status import StatusLine
+from lb_mpi.status import StatusLine, line_width
 
 SHOWN_S = 2.0  # of compilation in all, before it is shown
 EVERY_S = 0.25
@@ -72,7 +71,7 @@ class Compilation:
         when = "first run only" if self.has_cache else "in each run: no folder for their cache, such as NUMBA_CACHE_DIR"
         text = f"lb_mpi: compiling kernels ({when}): {self.n_done} done, {seconds:.0f} s, now {name}"
         first, self._shown = not self._shown, True
-        self._line.show(text, last=first and not sys.stderr.isatty())
+        self._line.show(text, last=first and not line_width())
 
 
 compilation = Compilation()

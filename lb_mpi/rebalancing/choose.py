@@ -271,7 +271,7 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
                     tied[v] = False
                 inner[first + e] = u
                 n_edges += u >= 0
-            n_rest += (rest[v, 0] > 0.0) + (rest[v, 1] > 0.0)
+            n_rest += int(rest[v, 0] > 0.0) + int(rest[v, 1] > 0.0)
         first += len(one.heads)
     heads, weights = np.empty(n_edges + 2 * n_rest, np.int64), np.empty(n_edges + 2 * n_rest)
     indptr = np.zeros(m + 3, np.int64)

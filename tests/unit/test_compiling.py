@@ -1,11 +1,16 @@
 """Compilation of kernels: shown in a line, while other ranks get answers."""
 
+import io
+import sys
 import threading
 
 import pytest
 
 from lb_mpi import compiling
 from lb_mpi.compiling import Compilation
+from lb_mpi.errors import Stopped
+from lb_mpi.mpi.common.failure import hook
+from lb_mpi.status import StatusLine
 
 
 @pytest.fixture
@@ -49,3 +54,15 @@ def test_a_long_compilation_is_shown(calls, monkeypatch, capsys):
     other.has_cache = False
     other._show(1.0)
     assert "compiling kernels (in each run: no folder for their cache" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("how", ["closed before Python began", "closed by the program"])
+def test_what_is_written_to_a_closed_standard_error_is_lost_and_nothing_else(how, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", None if "before" in how else (closed := io.StringIO()))
+    if sys.stderr is not None:
+        closed.close()
+    Compilation()._show(100.0)
+    with StatusLine() as line:
+        assert line.show("", last=True)
+    with pytest.raises(SystemExit):
+        hook(Stopped, Stopped("saved"), None)

@@ -19,7 +19,6 @@ import atexit
 import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -43,6 +42,7 @@ from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import LONGEST_S, PATIENCE_S, Nap, interrupts
+from lb_mpi.status import write_error
 
 EVERY_S = 0.25  # between two probes for questions
 POLLS = 8  # polls in a row before the core is yielded: balanced ranks finish at nearly the same time
@@ -394,9 +394,8 @@ def end_with_mpi() -> None:
 def _interrupt() -> None:
     """Raise the Ctrl-C that has waited for another call: the program ends as by a KeyboardInterrupt that nobody catches."""
     if interrupts().pending:
-        sys.stdout.flush()
-        sys.stderr.write("KeyboardInterrupt (in the last call of lb_mpi)\n")
-        sys.stderr.flush()
+        print(end="", flush=True)
+        write_error("KeyboardInterrupt (in the last call of lb_mpi)\n")
         if MPI.Is_initialized() and not MPI.Is_finalized():
             MPI.Finalize()
         signal.signal(signal.SIGINT, signal.SIG_DFL)

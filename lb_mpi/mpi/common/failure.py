@@ -24,6 +24,7 @@ from mpi4py import MPI
 from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
 from lb_mpi.mpi.common.waiting import HANDLERS
 from lb_mpi.signs import SAVED
+from lb_mpi.status import write_error
 
 E = TypeVar("E", bound=BaseException)
 TRACEBACK_S = 0.5  # the first rank to end may end all (python -m mpi4py), so ranks with a one-line message wait
@@ -225,7 +226,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if MPI.Is_initialized() and not MPI.Is_finalized():
         text = line(error, MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size)
     if text:
-        sys.stderr.write(f"{text}\n")  # in one write, so that the lines of several ranks do not mix
+        write_error(f"{text}\n")  # in one write, so that the lines of several ranks do not mix
         time.sleep(TRACEBACK_S / 2 if isinstance(error, KeyboardInterrupt) else TRACEBACK_S)  # Ctrl-C reaches all at once
     if isinstance(error, Stopped):
         if any(frame.f_code.co_filename == mpi4py.run.__file__ for frame, _ in traceback.walk_tb(trace)):
@@ -234,8 +235,8 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if text:
         return
     if isinstance(error, TaskError) and error.__cause__ is not None and error.__cause__.__traceback__ is None:
-        sys.stderr.write(f"On rank {error.rank}:\n{error.traceback}\n")
-    sys.stderr.write(formatted(error.with_traceback(trace)))
+        write_error(f"On rank {error.rank}:\n{error.traceback}\n")
+    write_error(formatted(error.with_traceback(trace)))
 
 
 def install() -> None:

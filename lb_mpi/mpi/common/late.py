@@ -13,7 +13,6 @@ from __future__ import annotations
 import inspect
 import os
 import struct
-import sys
 import warnings
 from enum import IntEnum
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from lb_mpi.checks import show
 from lb_mpi.compiling import compilation
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
+from lb_mpi.status import write_error
 from lb_mpi.table import named_ranks
 
 VARIABLE, HANG_S = "LB_MPI_HANG_S", 60.0
@@ -186,7 +186,7 @@ def _warn(text: str) -> None:
     except RuntimeWarning:  # where warnings are errors; but this rank may no longer fail alone
         if not interrupts().committed:
             raise
-        sys.stderr.write(f"{text}\n")
+        write_error(f"{text}\n")
 
 
 def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int, Answer]) -> str:

@@ -7,13 +7,13 @@ right: mpiexec -n 1 is, also within a step of Slurm, and so is a program that a 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.facts import library
+from lb_mpi.status import write_error
 
 
 class _Launcher(NamedTuple):
@@ -60,5 +60,4 @@ def check_launcher(comm: MPI.Intracomm, variables: Mapping[str, str]) -> None:
     _checked = True
     text = mismatch(variables, library(MPI.Get_library_version()))
     if text is not None and MPI.Comm.Get_parent() == MPI.COMM_NULL:
-        sys.stderr.write(f"lb_mpi: {text}\n")
-        sys.stderr.flush()
+        write_error(f"lb_mpi: {text}\n")

@@ -54,6 +54,7 @@ from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
+from lb_mpi.status import write_error
 from lb_mpi.table import named_ranks
 
 INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
@@ -578,8 +579,8 @@ def _await_tasks() -> None:
     except KeyboardInterrupt:
         failed = True
     if failed and any(thread.is_alive() for thread in _late) and not MPI.Is_finalized():
-        sys.stdout.flush()
-        sys.stderr.flush()
+        print(end="", flush=True)
+        write_error("")
         MPI.COMM_WORLD.Abort(INTERRUPTED)
 
 
