@@ -10,8 +10,8 @@ A rank that has finished sends SETTLED to all, and after SETTLED from all ranks,
 `lb_mpi.balancing.decider` reports of each rank, from which all ranks decide.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
-is dry.  It sends DRY to its neighbours, at once or in a quick call after a moment, and to one more rank after each idle
-pause; or to one neighbour after each idle pause, if the plan is the neighbours' own.  The receiver lends part of its
+is dry.  It sends DRY to neighbours (see `Asking`), at once or in a quick call after a moment, and to one more rank after
+each idle pause; or to one neighbour after each idle pause, if the plan is the neighbours' own.  The receiver lends part of its
 unstarted rows, and later part of the rest.
 
 The law
@@ -163,6 +163,7 @@ def part(sizes: Sequence[float], each_s: float, share: float, faster: float, han
 USUAL_BLOCK_S = 5e-3  # of a block at home, before any measurement
 LEAST = 2  # rows of a block before any measurement: for one row, a matrix product is computed differently
 PAUSE_S = 1e-3  # idle time before one more rank is sent DRY
+AT_ONCE = 4  # ranks that are sent DRY at once, at most
 MOMENT_S = 0.1e-3  # idle time before the first one in a quick call, in which most ranks end at nearly the same time
 
 
@@ -228,12 +229,14 @@ class Asking:
 
     In a `quick` call, the neighbours are due after a moment, otherwise at once.
 
-    `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause: on a graph with
-    many neighbours, a rank that all of them help at once would be the last to finish.
+    A rank that many help at once would be the last to finish.  So of many neighbours, only the next AT_ONCE count as such.
+    `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause.
     """
 
     def __init__(self, rank: int, size: int, neighbours: Iterable[int], *, quick: bool = False) -> None:
         self.rank, self.size, self.neighbours = rank, size, list(dict.fromkeys(neighbours))
+        if size and len(self.neighbours) > AT_ONCE:
+            self.neighbours = sorted(self.neighbours, key=lambda other: (other - rank) % size)[:AT_ONCE]
         self.quick = quick
         self.begun = False
         self.at: float | None = None  # when the next rank is due; None: this rank is not idle

@@ -15,6 +15,7 @@ from lb_mpi.balancing.round import (
     MOMENT_S,
     PART,
     PAUSE_S,
+    Asking,
     Computed,
     Job,
     Packing,
@@ -214,6 +215,13 @@ def test_rows_that_could_not_be_packed_have_not_left():
     assert round.learned.rows_lent == 0
     ((to, learned),) = round.turn(0.0, [])  # a rank that has failed wants no help
     assert (to, learned.kind, learned.payload.failed, round.settled) == (0, RoundKind.SETTLED, True, True)
+
+
+def test_of_many_neighbours_only_the_next_ones_are_asked_at_once():
+    """On a complete graph, 31 ranks gave a row each to a slow one, which then needed three times the bound in each call."""
+    asking = Asking(10, 12, range(10))
+    assert asking.due(0.0, idle=True) == [0, 1, 2, 3]
+    assert [asking.due(1e-2 * k, idle=True) for k in range(1, 9)] == [[11], *([k] for k in range(4, 10)), []]
 
 
 def test_neighbours_are_asked_at_once_and_one_more_after_each_pause():
