@@ -133,7 +133,8 @@ def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path, monkeypatc
     monkeypatch.setattr("shutil.rmtree", remove)
     with progress.scratch(str(tmp_path)) as folder:
         Path(folder, "rank0.lbrec").touch()
-    ((other, _),) = removed
+    ((other, ignores),) = removed
+    assert ignores
     assert not Path(folder).exists()
     assert [one.name for one in Path(other).iterdir()] == ["rank0.lbrec"]
 
