@@ -226,16 +226,6 @@ def test_a_host_that_is_not_there_is_named(delay_ms, tmp_path):
     assert "host h9: ssh: no host h9 in the emulated cluster" in done.stderr
 
 
-@pytest.mark.one_mpi
-@needs_root
-@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
-def test_one_cluster_of_a_name(delay_ms):
-    again = cluster("up", "--hosts", "1")
-    assert again.returncode == 1
-    assert "there is a cluster" in again.stderr
-    assert list(status()) == ["h1", "h2", "h3"]
-
-
 @needs_root
 @pytest.mark.one_mpi
 def test_down_removes_what_is_its_own_and_nothing_else():

@@ -1,7 +1,6 @@
 """launch/run over OpenSSH: real servers on emulated hosts, one of which has something wrong with it."""
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,23 +10,14 @@ from pathlib import Path
 import pytest
 
 from lb_mpi.cli.cluster.cluster import EmulatedCluster
-from lb_mpi.errors import ClusterError
-from tests.process.emulation import PING, ROOT, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, seen, status
+from tests.process.emulation import PING, cluster, kill_host, leftovers, missing_ssh, needs_mpiexec, seen, status
 from tests.process.lab import until
 from tests.process.test_cluster import COUNTING
 from tools import openssh
-from tools.openssh import PORT
 
 NAME = f"s{os.getpid()}"
 FOLDER = EmulatedCluster(NAME).folder / "ssh"
 SECONDS = 30.0  # within which a refusal is printed, on a busy machine; ssh itself gives up after 10
-
-
-@pytest.mark.one_mpi
-def test_without_a_server_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda tool, path: None if tool == "sshd" else f"/bin/{tool}")
-    with pytest.raises(ClusterError, match="needs the command sshd: install openssh-server"):
-        openssh.check()
 
 
 @pytest.fixture(scope="module")
@@ -78,20 +68,6 @@ def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
     return hosts if all(host["processes"] == 1 for host in hosts.values()) else None
 
 
-@pytest.mark.one_mpi
-def test_all_files_of_a_cluster_are_in_its_folder(lab):
-    config = (FOLDER / "config").read_text()
-    assert f'UserKnownHostsFile "{FOLDER}/known_hosts"' in config
-    assert "GlobalKnownHostsFile none" in config
-    for path in [FOLDER.parent, *FOLDER.rglob("key"), FOLDER / "id"]:
-        assert path.stat().st_mode & 0o077 == 0, path
-
-
-def give_another_key(tmp_path: Path) -> str:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
-    return (tmp_path / "key.pub").read_text()
-
-
 def refusal(*program: str) -> str:
     """What launch/run says when it can't start on h2; it must say so soon."""
     began = time.monotonic()
@@ -101,38 +77,6 @@ def refusal(*program: str) -> str:
     lines = [line for line in done.stderr.splitlines() if line]
     assert len(lines) == 1, done.stderr  # no other host is named, and nothing is asked
     return lines[0]
-
-
-@pytest.mark.one_mpi
-def test_a_key_that_is_not_let_in(servers, tmp_path):
-    (FOLDER / "h2" / "authorized_keys").write_text(give_another_key(tmp_path))
-    said = refusal("--", "python", "-c", "print('started')")
-    assert "host h2: " in said
-    assert "Permission denied (publickey)" in said
-    assert "`ssh-copy-id h2`" in said
-
-
-def without(host: str) -> str:
-    """The known keys but that of `host`."""
-    lines = (FOLDER / "known_hosts").read_text().splitlines(keepends=True)
-    return "".join(line for line in lines if not line.startswith(f"[{host}]"))
-
-
-@pytest.mark.one_mpi
-def test_a_host_key_that_is_not_known(servers):
-    (FOLDER / "known_hosts").write_text(without("h2"))
-    said = refusal()
-    assert "host h2: Host key verification failed." in said
-    assert "`ssh h2` once by hand" in said
-
-
-@pytest.mark.one_mpi
-def test_a_host_key_that_has_changed(servers, tmp_path):
-    changed = f"[h2]:{PORT} {give_another_key(tmp_path)}"
-    (FOLDER / "known_hosts").write_text(without("h2") + changed)
-    said = refusal()
-    assert "host h2: Host key verification failed." in said
-    assert "`ssh-keygen -R h2`" in said
 
 
 def log_in_with(host: str, words: str) -> None:
@@ -147,30 +91,6 @@ def test_a_login_shell_that_prints_a_banner(servers):
     done = cluster("run", "--", "python", "-c", script, name=NAME)
     assert done.returncode == 0, done.stderr
     assert "ranks: 3" in done.stdout.splitlines()
-
-
-@pytest.mark.one_mpi
-@pytest.mark.parametrize(("hidden", "says"), [
-    (ROOT.parent, f"The folder {ROOT} must exist there under the same path"),
-    (ROOT, "Python and lb_mpi must exist there under the same path"),
-])  # fmt: skip
-def test_a_host_without_the_clone(servers, hidden, says):
-    hide = f"mount -t tmpfs tmpfs {hidden}; $SSH_ORIGINAL_COMMAND"
-    log_in_with("h2", f'exec unshare --mount sh -c \\"{hide}\\"')
-    said = refusal()
-    assert "host h2: " in said
-    assert says in said
-
-
-@pytest.mark.one_mpi
-def test_a_host_that_is_not_in_reach(servers):
-    route = ["ip", "-n", f"lbmpi-{NAME}-h1", "route"]
-    there = ["unreachable", "10.77.0.2"]
-    subprocess.run([*route, "add", *there], check=True)
-    said = refusal()
-    subprocess.run([*route, "delete", *there], check=True)
-    assert "host h2: ssh: connect to host h2 port 2222: No route to host" in said
-    assert "whether it is running" in said
 
 
 @needs_mpiexec
