@@ -8,15 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run import commands, limit, rank
-from lb_mpi.cli.run.host import children
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
-from tests.process.lab import until
 from tests.process.started import LIMIT_S, started
 from tools.environment import ROOT
 
@@ -89,29 +86,6 @@ def host() -> Iterator[Host]:
     assert limit.bearers(mark) == set()
 
 
-def test_a_killed_host_leaves_no_process_behind_that_finds_its_facts(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("import time; time.sleep(600)\n")  # host.py itself imports no site
-    mark, env = limit.marked({**os.environ, "PYTHONPATH": str(tmp_path)})
-    with started(commands.argv(sys.executable, "host"), cwd=ROOT, env=env, stdin=subprocess.PIPE) as process:
-        process.stdin.write(f"{mark}\n")
-        process.stdin.flush()
-        until(lambda: any(b"facts" in commands_of(pid) for pid in limit.bearers(mark)))
-        process.kill()
-        process.wait()
-        try:
-            until(lambda: not limit.bearers(mark))
-        finally:
-            limit.end(mark)
-
-
-def commands_of(pid: int) -> bytes:
-    """Its command line; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
 def begun(number: str) -> str:
     return json.dumps({"rank": number})
 
@@ -175,21 +149,3 @@ def test_a_page_is_no_file_of_somebodys(tmp_path, monkeypatch):
     signs.begin()
     signs.saved(3)
     assert file.read_bytes() == b"x" * signs.BYTES
-
-
-MANY = """
-import os
-for _ in range(800):
-    if not os.fork():
-        os.read(0, 1)  # until the end of the input
-        os._exit(0)
-print("there", flush=True)
-os.read(0, 1)
-"""
-
-
-def test_a_process_with_more_children_than_a_read_returns():
-    with subprocess.Popen([sys.executable, "-c", MANY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"there\n"
-        assert len(set(children(process.pid))) == 800
-        process.stdin.close()

@@ -25,6 +25,11 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and /dev/shm")]
 
 
+def test_a_file_that_is_longer_than_a_read_returns_is_read_whole(tmp_path):
+    (tmp_path / "children").write_bytes(whole := b"1234567 " * 2000)
+    assert limit.read_at_once(str(tmp_path / "children")) == whole
+
+
 def test_processes_that_cannot_be_ended_are_named_and_not_awaited(monkeypatch, capsys):
     monkeypatch.setattr(limit, "GRACE_S", 0.05)
     monkeypatch.setattr(limit, "LEFT_S", 0.1)
@@ -36,18 +41,6 @@ def test_processes_that_cannot_be_ended_are_named_and_not_awaited(monkeypatch, c
         assert process.poll() is None
     said = capsys.readouterr().err
     assert f"left behind: process {process.pid} is still there " in said
-
-
-def test_started_programs_end_at_signals_that_the_tests_ignore():
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGHUP)}  # as of nohup
-    try:
-        for number in before:
-            with started(["sleep", "60"]) as process:
-                process.send_signal(number)
-                assert process.wait(LIMIT_S) == -number
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
