@@ -12,8 +12,8 @@ import pytest
 from lb_mpi.cli.run import limit
 from tests.process.lab import gone, until
 from tests.process.started import LIMIT_S, started
-from tools import counts, limited, progress, schedule, stages, testing
-from tools.counts import Counts, count
+from tools import limited, progress, schedule, stages, testing
+from tools.counts import NO_TEST, Counts, count
 from tools.environment import FOLDERS, ROOT, SetupError, wanted
 
 pytestmark = pytest.mark.one_mpi
@@ -86,49 +86,35 @@ with limit.interruptible():
     assert all(map(gone, pids))
 
 
-def report(folder: Path, rank: int, **endings: str) -> Path:
-    path = folder / f"{rank}.xml"
-    cases = "".join(
-        f'<testcase classname="tests.mpi" name="{name}">{f"<{ending}/>" if ending != "passed" else ""}</testcase>'
-        for name, ending in endings.items()
-    )
-    path.write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
-    return path
+def reports(folder: Path, *ranks: str) -> list[Path]:
+    """Those of ranks: each letter is the end of a test, as it begins; no letters: no report."""
+    ends = {"p": "", "s": "<skipped/>", "f": "<failure/>", "e": "<error/>"}
+    for rank, text in enumerate(ranks):
+        cases = "".join(f'<testcase classname="c" name="{k}">{ends[end]}</testcase>' for k, end in enumerate(text))
+        if text:
+            (folder / f"{rank}.xml").write_text(f"<testsuites><testsuite>{cases.strip()}</testsuite></testsuites>")
+    return [folder / f"{rank}.xml" for rank in range(len(ranks))]
 
 
-def test_counts_of_one_rank(tmp_path):
-    one = report(tmp_path, 0, a="passed", b="skipped", c="failure", d="error", e="passed")
-    assert count([one], 1) == (Counts(2, 2, 1), "")
-    assert str(Counts(2, 2, 1)) == "2 passed, 2 failed, 1 skipped"
-    assert str(Counts(2)) == "2 passed, 0 failed"
+@pytest.mark.parametrize(("ranks", "code", "counts", "problem"), [
+    (["psfep"], 1, Counts(2, 2, 1), ""),
+    (["pps", "pfs", "pfs"], 1, Counts(1, 1, 1), ""),  # a test that fails on any rank has failed once
+    (["", "p"], 134, Counts(1, 1, 0), "exit code 134, no report of rank 0"),
+    (["p"], limit.HUNG, Counts(1, 1, 0), "hung"),
+    (["s"], 0, Counts(0, 1, 1), "no test ran"),
+    (["p"], 3, Counts(1, 1, 0), "exit code 3"),
+])  # fmt: skip
+def test_tests_are_counted_and_a_run_that_went_wrong_is_a_failure(tmp_path, ranks, code, counts, problem):
+    assert count(reports(tmp_path, *ranks), code) == (counts, problem)
 
 
-def test_a_test_that_fails_on_any_rank_has_failed_once(tmp_path):
-    reports = [
-        report(tmp_path, 0, a="passed", b="passed", c="skipped"),
-        report(tmp_path, 1, a="passed", b="failure", c="skipped"),
-        report(tmp_path, 2, a="passed", b="failure", c="skipped"),
-    ]
-    assert count(reports, 1) == (Counts(1, 1, 1), "")
-
-
-def test_a_lost_rank_is_a_failure(tmp_path):
-    good = report(tmp_path, 1, a="passed")
-    counts, problem = count([tmp_path / "0.xml", good], 134)
-    assert counts == Counts(1, 1, 0)
-    assert problem == "exit code 134, no report of rank 0"
-    (tmp_path / "0.xml").write_text("<testsuites>")  # cut off
-    assert count([tmp_path / "0.xml", good], 0)[0].failed == 1
-
-
-def test_a_hang_an_empty_run_and_a_bad_exit_code_are_failures(tmp_path):
-    good, empty, skipped = report(tmp_path, 0, a="passed"), report(tmp_path, 1), report(tmp_path, 2, a="skipped")
-    assert count([good], limit.HUNG) == (Counts(1, 1, 0), "hung")
-    assert count([empty], counts.NO_TEST) == (Counts(0, 1, 0), "no test ran")
-    assert count([skipped], 0) == (Counts(0, 1, 1), "no test ran")
-    assert count([good], 3) == (Counts(1, 1, 0), "exit code 3")
-    # with -k, a stage may have nothing to do
-    assert count([empty], counts.NO_TEST, may_be_empty=True) == (Counts(), "")
+def test_only_a_choice_of_tests_may_be_empty_and_half_a_report_is_none(tmp_path):
+    (tmp_path / "0.xml").write_text("<testsuites><testsuite/></testsuites>")
+    assert count([tmp_path / "0.xml"], NO_TEST) == (Counts(0, 1, 0), "no test ran")
+    assert count([tmp_path / "0.xml"], NO_TEST, may_be_empty=True) == (Counts(), "")
+    (tmp_path / "0.xml").write_text("<testsuites>")
+    assert count([tmp_path / "0.xml"], 0)[0].failed == 1
+    assert [str(Counts(2, 2, 1)), str(Counts(2))] == ["2 passed, 2 failed, 1 skipped", "2 passed, 0 failed"]
 
 
 def stage(
@@ -175,16 +161,6 @@ def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path):
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
 
 
-def test_two_stages_run_on_cores_that_others_leave_idle():
-    full, idle = stage("full", Counts(1), n_cores=schedule.N_CORES), stage("idle", Counts(1), n_cores=stages.IDLE)
-    assert schedule.fits(idle, [], [full, idle])
-    assert not schedule.fits(idle, [], [idle, idle])
-    assert schedule.fits(full, [], [idle, idle])
-    script = f"import os, time\nwhile os.getpriority(os.PRIO_PROCESS, 0) != {limited.LAST}: time.sleep(0.01)"
-    assert schedule.run_all([stage("asked", Counts(1), script=script, n_cores=stages.IDLE)], verbose=False)
-    assert not schedule.run_all([stage("core", Counts(1), script=script, silence_s=0.3)], verbose=False)
-
-
 def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path):
     file = tmp_path / "made"
     first = stage("first", Counts(), script=f"import time; time.sleep(0.5); open({str(file)!r}, 'w')")
@@ -224,54 +200,27 @@ def test_pytest_notes_its_progress(tmp_path):
     assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
 
 
-def test_each_file_is_in_one_share():
-    shares = testing.choose(wanted({}), *testing.parse(["--serial-only"]))[-testing.N_SHARES :]
-    dealt = [word for share in shares for word in share.argv(ROOT) if word.endswith(".py")]
-    assert sorted(dealt) == [str(file.relative_to(ROOT)) for file in testing.files_of("protocol", "unit")]
-
-
-SERIAL = [f"serial tests, {k} of 6" for k in range(1, 7)]
-LONGEST = [f"process/test_{name}.py" for name in sorted(testing.LONGEST)]
-PROGRAMS = LONGEST + [name for file in testing.files_of("process") if (name := f"process/{file.name}") not in LONGEST]
-OF_ONE = (  # no test for the other MPI
-    "cli", "documents", "doors", "host", "launch", "limit", "live", "pool_names", "pythons", "run", "saved_runs", "signs",
-    "throttle",
-)  # fmt: skip
-OF_BOTH = [name for name in PROGRAMS if name not in [f"process/test_{one}.py" for one in OF_ONE]]
-CHECKS = ["apps.kernels", "ruff", "mypy"]
+@pytest.mark.parametrize("other", [False, True])
+def test_each_file_is_in_one_stage_and_what_touches_mpi_also_in_one_of_the_other_mpi(other):
+    found = testing.choose_both(testing.parse(["--both"])[0])
+    of_mpi = [one for one in found if one.name.endswith(", openmpi") == other]
+    words = [word for one in of_mpi if one.name != "set-up" for word in one.argv(ROOT)]
+    files = testing.files_of("process") if other else testing.files_of("process", "protocol", "unit")
+    expected = [file for file in files if not (other and testing.ONE_MPI.search(file.read_text()))]
+    assert sorted(word for word in words if word.endswith(".py")) == sorted(str(one.relative_to(ROOT)) for one in expected)
+    assert words.count("tests/mpi") == len(testing.OTHER_RANKS if other else testing.RANKS)
+    assert {word.split("/")[-3] for word in words if word.endswith("/python")} == {FOLDERS["openmpi" if other else "mpich"]}
+    assert {name for one in found for name in one.after} <= {one.name for one in found}, "or it would never begin"
 
 
 @pytest.mark.parametrize(("arguments", "names"), [
-    (["--ranks", "2,4"], [*CHECKS, "mpi tests, 4 ranks", "mpi tests, 2 ranks", *PROGRAMS, *SERIAL]),
-    (["--other-mpi", "--ranks=2"], ["apps.kernels", "mpi tests, 2 ranks", *OF_BOTH]),
-    (["--serial-only"], [*CHECKS, *PROGRAMS, *SERIAL]),
     (["--mpi-only", "--ranks=1"], ["mpi tests, 1 rank"]),
     (["-k", "some", "--ranks=1"], ["mpi tests, 1 rank", "serial tests"]),
     (["tests/unit/test_graph.py", "-x"], ["serial tests"]),
     (["tests/mpi/test_search.py::test_it", "--ranks=3"], ["mpi tests, 3 ranks"]),
 ])  # fmt: skip
-def test_stages_are_chosen(arguments, names):
+def test_a_choice_of_tests_has_the_stages_that_it_needs(arguments, names):
     assert [one.name for one in testing.choose(wanted({}), *testing.parse(arguments))] == names
-
-
-def test_stages_with_both_mpis():
-    found = testing.choose_both(testing.parse(["--both"])[0])
-    first, second = (testing.choose(wanted({"MPI": mpi}), *testing.parse(how)) for mpi, how in BOTH)
-    names = [one.name for one in found]
-    assert sorted(names) == sorted(
-        ["set-up", *(one.name for one in first), *(f"{one.name}, openmpi" for one in second if one.name != "apps.kernels")]
-    )
-    for one in found:
-        assert not {*one.after} - {*names}  # or it would never begin
-        python = one.argv(ROOT)[0] if one.name != "set-up" else ""
-        assert FOLDERS["openmpi" if one.name.endswith(", openmpi") else "mpich"] + "/" in python or one.name == "set-up"
-        if one.name.startswith(("mpi tests", "serial tests")):
-            assert "apps.kernels" in one.after
-        if one.name.endswith(", openmpi"):
-            assert {"set-up", *{one.name.removesuffix(", openmpi")} & {*names}} <= {*one.after}
-
-
-BOTH = (("mpich", []), ("openmpi", ["--other-mpi"]))
 
 
 def test_the_variable_mpi_chooses():
