@@ -1,4 +1,4 @@
-"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER SILENCE_S [pytest arguments]`.
+"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER LIMIT_S [pytest arguments]`.
 
 Copies of pytest that all print to one pipe can't be read: each rank has its own log and report in FOLDER.
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.stages import until_dump_s
+from tools.stages import ended_after
 
 GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may wait for this one for ever
 
 
-def main(folder: Path, silence_s: float, arguments: list[str]) -> int:
+def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
     """Run pytest on this rank; return its exit code, which if not 0 makes mpi4py end all ranks."""
     rank, size = (int(_variable(name)) for name in ("RANK", "SIZE"))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts in the background
@@ -27,12 +27,12 @@ def main(folder: Path, silence_s: float, arguments: list[str]) -> int:
         pytest.main(
             [
                 "--with-mpi",
-                *("-p", "tools.progress"),
                 f"--junitxml={folder / f'{rank}.xml'}",
                 *("-p", "no:cacheprovider"),  # one folder for all ranks
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
                 "--maxfail=1",  # after a failure on one rank, the ranks are out of step
-                *("-o", f"faulthandler_timeout={until_dump_s(silence_s):g}"),
+                # Rank 0 ends all ranks of a test that hangs, when the others have printed where they are.
+                *ended_after(limit_s if rank else limit_s + GRACE_S, ends=rank == 0),
                 *arguments,
             ]
         )

@@ -3,11 +3,12 @@
 Ranks and programs wait for each other most of the time, so they leave cores idle, and what only computes takes these: it
 gets a core when nothing else wants it.
 
-A stage in which tests keep ending is slow, not hung: it is ended when for long none has.
+A test that hangs is ended by its pytest, which shows where (stages.py).
 """
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,14 +16,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from lb_mpi.cli.run import limit
-from tools import limited, others, progress
+from tools import limited, others
 from tools.counts import Counts
 from tools.environment import ROOT
 from tools.stages import IDLE, Outcome, Stage
 
 N_CORES = 3.5  # that stages may ask for at once: two, and more since no stage keeps busy what it asks for
 N_IDLE = 2  # stages at once that take idle cores
-LIMIT_S = 3600.0  # for a stage, whatever it says
+LIMIT_S = 3600.0  # for a stage
 SIGN_S = 10.0
 LOOK_S = 0.1
 MOST_AGAIN = 3  # failed stages that run once more; if more fail, it isn't for want of cores
@@ -43,8 +44,7 @@ class Running:
         with ExitStack() as stack:
             self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-")))
             log = stack.enter_context((self._folder / "log").open("wb"))
-            variables = {**self.stage.variables, progress.VARIABLE: str(self._folder)}
-            argv = self.stage.argv(self._folder)
+            argv, variables = self.stage.argv(self._folder), self.stage.variables
             self._process = stack.enter_context(limited.started(argv, env=variables, cwd=ROOT, stdout=log, stderr=log))
             if self.stage.n_cores == IDLE:
                 limited.yield_cores(self._process.pid)
@@ -61,18 +61,17 @@ class Running:
         return time.time() - self._began
 
     @property
-    def progress(self) -> progress.Progress:
-        """How far its tests are."""
-        return progress.read(self._folder.glob("*.progress"), self._began)
+    def reached(self) -> str:
+        """How far its tests are, as pytest prints it at the end of each line; "" before the first."""
+        texts = (path.read_text(errors="replace") for path in sorted(self._folder.glob("*log")))  # rank 0's, or the only one
+        return next((found[-1] for text in texts if (found := re.findall(r"\[ *\d+%\]", text))), "")
 
     def code(self) -> int | None:
         """Its exit code, limit.HUNG when it must be ended, None while it runs."""
         before = others.own_cpu_s()
         code = self._process.poll()
         self.cpu_s += others.own_cpu_s() - before  # what is added is that of a child which has been waited for
-        if code is None and (self.progress.silent_s > self.stage.silence_s or self.seconds > LIMIT_S):
-            return limit.HUNG
-        return code
+        return limit.HUNG if code is None and self.seconds > LIMIT_S else code
 
     def outcome(self, code: int) -> Outcome:
         """What has come of it."""
@@ -120,7 +119,7 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
             if time.monotonic() > signed + SIGN_S:
                 signed = time.monotonic()
                 for one in running:
-                    print(f"    {one.seconds:5.0f} s  {one.stage.name}: {one.progress}", flush=True)
+                    print(f"    {one.seconds:5.0f} s  {one.stage.name} {one.reached}", flush=True)
             time.sleep(LOOK_S)
     return outcomes
 
@@ -139,8 +138,6 @@ def report(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     counts = outcome.counts
     took = f"{one.stage.name:<38}{one.seconds:7.1f} s {one.cpu_s:6.1f} CPU s "
     words = [took, "passed" if outcome.good else "FAILED", outcome.problem]
-    if outcome.problem == "hung":
-        words.append(f" {one.progress.silent_s:.0f} s without a test that ended; {one.progress}")
     if sum(counts) > bool(outcome.problem):
         words.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
     print(*filter(None, words), flush=True)

@@ -10,7 +10,6 @@ from lb_mpi.cli.run import limit
 from tools.counts import Counts, count
 from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 
-CHECK_LIMIT_S = 1800.0  # on idle cores alone, a minute can take ten
 IDLE = 0.0
 KERNELS = "apps.kernels"
 SET_UP = "set-up"
@@ -37,19 +36,15 @@ class Stage(NamedTuple):
 
     name: str
     n_cores: float  # that it keeps busy; IDLE: what others leave
-    silence_s: float  # when no test has ended for so long, it has hung
     argv: Callable[[Path], list[str]]
     variables: dict[str, str]
     outcome_of: Callable[[Path, int], Outcome]
     after: tuple[str, ...] = ()  # the names of stages that must have ended before
 
 
-def until_dump_s(silence_s: float) -> float:
-    """Return the seconds after which a test prints where it hangs: shortly before it is ended.
-
-    Not earlier: to print the stack of a thread that computes can crash Python.
-    """
-    return 0.95 * silence_s
+def ended_after(seconds: float, *, ends: bool = True) -> list[str]:
+    """Return the options of pytest by which a test that takes so long prints where it hangs, and ends the process."""
+    return ["-o", f"faulthandler_timeout={seconds:g}", "-o", f"faulthandler_exit_on_timeout={str(ends).lower()}"]
 
 
 def check(environment: Environment, *command: str) -> Stage:
@@ -61,7 +56,7 @@ def check(environment: Environment, *command: str) -> Stage:
 
     argv = [str(environment.python), "-m", *command]
     n_cores = 1.0 if command[0] == KERNELS else IDLE  # for them, most stages wait
-    return Stage(command[0], n_cores, CHECK_LIMIT_S, lambda _: argv, environment.variables(), outcome_of)
+    return Stage(command[0], n_cores, lambda _: argv, environment.variables(), outcome_of)
 
 
 def set_up(environment: Environment) -> Stage:
@@ -75,7 +70,7 @@ def serial(
     environment: Environment,
     name: str,
     arguments: list[str],
-    silence_s: float,
+    limit_s: float,
     *,
     n_cores: float = 1.0,
     may_be_empty: bool = False,
@@ -83,21 +78,20 @@ def serial(
     """Make a stage of tests in one process."""
 
     def argv(folder: Path) -> list[str]:
-        pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider"]
-        dump = f"faulthandler_timeout={until_dump_s(silence_s):g}"
-        return [*pytest, f"--junitxml={folder / 'report.xml'}", "-o", dump, *arguments]
+        pytest = [str(environment.python), "-m", "pytest", "-q", "-p", "no:cacheprovider", *ended_after(limit_s)]
+        return [*pytest, f"--junitxml={folder / 'report.xml'}", *arguments]
 
     def outcome_of(folder: Path, code: int) -> Outcome:
         return Outcome(*count([folder / "report.xml"], code, may_be_empty=may_be_empty), _text(folder / "log"))
 
-    return Stage(name, n_cores, silence_s, argv, {**environment.variables(), **ONE_THREAD}, outcome_of, (KERNELS,))
+    return Stage(name, n_cores, argv, {**environment.variables(), **ONE_THREAD}, outcome_of, (KERNELS,))
 
 
 def parallel(
     environment: Environment,
     n: int,
     arguments: list[str],
-    silence_s: float,
+    limit_s: float,
     variables: Mapping[str, str],
     *,
     may_be_empty: bool,
@@ -105,7 +99,7 @@ def parallel(
     """Make the stage of the MPI tests on `n` ranks, with some `variables` more."""
 
     def argv(folder: Path) -> list[str]:
-        rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), str(silence_s), "-q"]
+        rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), str(limit_s), "-q"]
         return environment.job(n, [*rank, *arguments])[0]
 
     def outcome_of(folder: Path, code: int) -> Outcome:
@@ -118,7 +112,7 @@ def parallel(
     name = f"mpi tests, {n} rank{'s' if n > 1 else ''}"
     n_cores = 0.5 if n == 1 else 2  # one rank waits for the disk and for the clock, most of the time
     variables = {**environment.job(n, [])[1], **PATIENT, **variables}
-    return Stage(name, n_cores, silence_s, argv, variables, outcome_of, (KERNELS,))
+    return Stage(name, n_cores, argv, variables, outcome_of, (KERNELS,))
 
 
 def _text(log: Path) -> str:

@@ -17,9 +17,9 @@ from tools.stages import IDLE, KERNELS, SET_UP, SIZES, Stage, check, parallel, s
 RANKS = (1, 2, 3, 6)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS = (3,)  # with --other-mpi
-SILENCE_S = 300.0
+LIMIT_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
-QUEUED = 4  # times as long without a sign of life, for what takes the cores that others leave idle
+QUEUED = 4  # times as long, for tests that get the cores that others leave idle
 N_SHARES = 6  # of their files; each share is a stage
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
@@ -55,8 +55,8 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
         "--limit",
         type=float,
         metavar="SECONDS",
-        default=SILENCE_S,
-        help="a stage in which no test ends for SECONDS has hung (default: %(default)g)",
+        default=LIMIT_S,
+        help="a test that takes SECONDS has hung (default: %(default)g)",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="also show the output of passing stages")
     options, rest = parser.parse_known_args(arguments)
@@ -114,8 +114,7 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
         files = [str(file.relative_to(ROOT)) for file in files_of(*COMPUTING)]
         for k in range(N_SHARES):
             name = f"serial tests, {k + 1} of {N_SHARES}"
-            silence_s = QUEUED * options.limit  # a test may wait long for a core
-            stages.append(serial(environment, name, files[k::N_SHARES], silence_s, n_cores=IDLE))
+            stages.append(serial(environment, name, files[k::N_SHARES], QUEUED * options.limit, n_cores=IDLE))
     return stages
 
 

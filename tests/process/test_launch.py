@@ -1,7 +1,6 @@
 """The two commands: their time limit leaves nothing behind, their counts are right, their environment needs nothing."""
 
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -12,9 +11,9 @@ import pytest
 from lb_mpi.cli.run import limit
 from tests.process.lab import gone, until
 from tests.process.started import LIMIT_S, started
-from tools import limited, progress, schedule, stages, testing
+from tools import limited, schedule, stages, testing
 from tools.counts import NO_TEST, Counts, count
-from tools.environment import FOLDERS, ROOT, SetupError, wanted
+from tools.environment import FOLDERS, ROOT, SetupError, here, wanted
 
 pytestmark = pytest.mark.one_mpi
 
@@ -117,15 +116,10 @@ def test_only_a_choice_of_tests_may_be_empty_and_half_a_report_is_none(tmp_path)
     assert [str(Counts(2, 2, 1)), str(Counts(2))] == ["2 passed, 2 failed, 1 skipped", "2 passed, 0 failed"]
 
 
-def stage(
-    name: str, counts: Counts, problem: str = "", script: str = "", n_cores: float = 1, silence_s: float = 60.0
-) -> stages.Stage:
-    """One that runs `script`, and comes to that unless it has hung."""
-
-    def outcome_of(_folder: Path, code: int) -> stages.Outcome:
-        return stages.Outcome(counts, "hung" if code == limit.HUNG else problem, "its output")
-
-    return stages.Stage(name, n_cores, silence_s, lambda _folder: [sys.executable, "-c", script], HERE, outcome_of)
+def stage(name: str, counts: Counts, script: str = "") -> stages.Stage:
+    """One that runs `script`, and comes to that."""
+    outcome = stages.Outcome(counts, "", "its output")
+    return stages.Stage(name, 1, lambda _folder: [sys.executable, "-c", script], HERE, lambda _folder, _code: outcome)
 
 
 def test_nothing_run_is_a_failure(capsys):
@@ -172,32 +166,13 @@ def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path):
     assert noted == [0]
 
 
-NOTES = """
-import os, pathlib, sys, time
-file = pathlib.Path(os.environ["LB_MPI_PROGRESS"]) / "1.progress"
-for k in range(N):
-    file.write_text(f"{k} 9 tests/a.py::test_{k}")
-    time.sleep(0.2)
-time.sleep(END)
-"""
-
-
-def test_a_stage_is_slow_while_tests_end_and_hung_when_none_does(capsys, monkeypatch):
-    monkeypatch.setattr(schedule, "SIGN_S", 0.5)
-    assert schedule.run_all([stage("slow", Counts(9), script=f"N, END = 30, 0{NOTES}", silence_s=5.0)], verbose=False)
-    assert re.search(r"slow: \d+ of 9 tests, now tests/a.py::test_\d", capsys.readouterr().out)
-    hangs = stage("hangs", Counts(0, 1), script=f"N, END = 1, 60{NOTES}", silence_s=5.0)
+def test_a_test_that_hangs_ends_its_stage_and_shows_where(tmp_path, capsys):
+    (tmp_path / "test_one.py").write_text("import time\ndef test_a():\n    time.sleep(60)\n")
+    hangs = stages.serial(here(), "hangs", [str(tmp_path / "test_one.py")], 1.0)._replace(after=())
     assert not schedule.run_all([hangs], verbose=False)
-    assert re.search(r"hangs .*FAILED hung", capsys.readouterr().out)
-
-
-def test_pytest_notes_its_progress(tmp_path):
-    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): pass\n")
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "tools.progress", "-p", "no:cacheprovider", str(tmp_path)]
-    variables = {**HERE, "PYTHONPATH": str(ROOT), progress.VARIABLE: str(tmp_path)}
-    assert limited.run(argv, 60.0, env=variables, cwd=tmp_path) == 0
-    found = progress.read(tmp_path.glob("*.progress"), 0.0)
-    assert (found.done, found.of, found.current) == (1, 2, "test_two.py::test_b")
+    said = capsys.readouterr().out
+    assert "FAILED exit code 1, no report" in said
+    assert "in test_a\n" in said
 
 
 @pytest.mark.parametrize("other", [False, True])
