@@ -15,7 +15,7 @@ from numba.core import event
 import lb_mpi
 from lb_mpi import kernels
 from lb_mpi.compiling import compilation
-from lb_mpi.kernels import held_interrupts, inlined, njit
+from lb_mpi.kernels import held_interrupts, njit
 
 PROGRAM = """
 from lb_mpi.partitioning.compiled import make_heap
@@ -47,12 +47,6 @@ def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path):
     assert run(other, tmp_path) == ["0", "1"]
 
 
-def test_kernels_of_a_clone_are_kept_beside_their_sources(tmp_path):
-    shutil.copytree(Path(lb_mpi.__file__).parent, tmp_path / "lb_mpi", ignore=shutil.ignore_patterns("__pycache__"))
-    assert run(tmp_path, tmp_path) == ["0", "1"]
-    assert [*(tmp_path / "lb_mpi" / "__pycache__" / "partitioning").glob("compiled.make_heap-*.nbi")]
-
-
 def add(a: int, b: int) -> int:
     return a + b
 
@@ -76,11 +70,6 @@ def test_the_compilation_of_a_kernel_of_the_program_is_not_announced():
     assert compilation.n_done == before
     njit()(lambda x: x + 1)(1)
     assert compilation.n_done == before + 1
-
-
-def test_kernels_run_as_python_code_if_numba_is_disabled(monkeypatch):
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
-    assert inlined(run) is run
 
 
 class Press(event.Listener):

@@ -3,9 +3,7 @@
 import configparser
 import re
 
-import pytest
-
-from benchmarks.programs.__main__ import HERE, Tasks, achievable, list_schedule, sources
+from benchmarks.programs.__main__ import HERE, sources
 from tools.environment import ROOT
 
 
@@ -28,16 +26,3 @@ def test_each_program_names_its_source_and_its_packages():
 def test_each_program_stands_in_the_table():
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*)\|[^|]*\| (\d+) \|", (ROOT / "docs" / "programs.md").read_text(), re.MULTILINE)
     assert {name: int(lines) for name, _, lines in rows} == {name: one.lines for name, one in sources().items()}
-
-
-def test_a_list_schedule_begins_with_the_longest_task_on_the_rank_that_ends_it_first():
-    assert list_schedule([1.0, 2.0, 1.0], [1.0, 0.5]) == 3.0  # 2 on the fast rank, 1 on the slow one, 1 on the fast one
-    assert list_schedule([1.0], [0.1, 0.5]) == 2.0
-    assert list_schedule([], [0.1, 0.5]) == 0.0
-
-
-def test_serial_parts_need_the_time_of_rank_0_and_calls_do_not_overlap():
-    alone = Tasks([[1.0, 1.0, 3.0]], [(0.2, 0), (0.0, 2)], 0.3)  # two tasks in the first call, one in the second
-    assert achievable(alone, [0.5, 1.0], 1.0) == pytest.approx(0.5 / 0.5 + 2.0 + 3.0)
-    assert achievable(alone, [0.5, 1.0], 2.0) == pytest.approx(0.5 / 0.5 + 4.0 + 6.0)  # tasks only
-    assert alone.seconds / alone.mean_s == pytest.approx(3.0)

@@ -5,7 +5,6 @@ from types import ModuleType
 
 import pytest
 
-from lb_mpi.record.report import RankWork, Report
 from lb_mpi.searching.drafting import TABLE
 from tools.documents import ROOT
 
@@ -28,11 +27,6 @@ def test_parameters_become_definitions_and_examples_code():
         *("", ".. rubric:: Parameters", ""),
         *("``a``", "    first,", "    ``b``.", "", "Or so."),
     ]
-
-
-def test_fields_have_the_words_behind_them():
-    assert dict(docstrings.fields(Report))["imbalance_before"] == "of that call, if every rank had computed its own rows"
-    assert [name for name, _ in docstrings.fields(RankWork)] == list(RankWork.__dataclass_fields__)
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
