@@ -109,6 +109,14 @@ def main():
         print(threads.map(abs, [-1, -2]), threads.apply(abs, (-4,)))
     with concurrent.futures.ProcessPoolExecutor(4) as executor:
         print(executor.submit(abs, -3).result(), type(executor).__name__)
+    with concurrent.futures.ProcessPoolExecutor(8, initializer=begin, initargs=(7,)) as executor:
+        print(list(executor.map(square, range(3), chunksize=2)), executor._max_workers)
+        print(repr(executor.submit(fail, 1).exception()), list(executor.map(abs, [])))
+        print(isinstance(executor, concurrent.futures.ProcessPoolExecutor))
+    try:
+        concurrent.futures.ProcessPoolExecutor(max_workers=0)
+    except ValueError as error:
+        print(error)
     try:
         multiprocessing.Pool(2, begin, (multiprocessing.Event(),))
     except lb_mpi.Error as error:
@@ -126,13 +134,14 @@ if __name__ == "__main__":
 
 
 def test_multiprocessing_and_mpi4py(tmp_path):
-    assert run(tmp_path, "multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
+    assert run(tmp_path, "concurrent.futures,multiprocessing,mpi4py.futures", PROCESSES) == (0, "\n".join([
         "ZeroDivisionError 1 ZeroDivisionError MaybeEncodingError ZeroDivisionError 1 1 1 ZeroDivisionError",
         "[5, 6, 9, 14, 21] [8] 3", "[5, 6, 9] [5, 6, 9]", "[5, 6, 9, 14]", "[5, 6, 9, 14] 32",
         "MaybeEncodingError [1] [2] MaybeEncodingError [4] [1] MaybeEncodingError [1]",
         "RuntimeError 1", "[97, 98] [matrix([[3]])] [0, 1, 2]", "1 1", "[1] [8]",
         "SystemExit SystemExit SystemExit 1 TaskError", "1 TaskError", "1 RemoteTraceback",
         "[1] True True", "[1, 2] 4", "3 RanksExecutor",
+        "[7, 8, 11] 3", "KeyError(1) []", "True", "max_workers must be greater than 0",
         "a Condition of multiprocessing can't be shared between ranks: "
         "expected tasks that return what the script then prints, writes or counts (imap_unordered)",
         "[4, 9] 3",
@@ -147,6 +156,7 @@ import multiprocessing
 import warnings
 
 import numpy as np
+import scipy.optimize
 
 lock = None
 
@@ -178,9 +188,23 @@ def stream():
 
 read = []
 
+class Fit:
+    def __init__(self, pool):
+        self.pool, self.scale = pool, 3
+
+    def cost(self, x):
+        return self.scale * x
+
+def distance(x):
+    return float(((x - 1.0) ** 2).sum())
+
+def best(**parallel):
+    return scipy.optimize.differential_evolution(distance, [(-5, 5)], updating="deferred", rng=1, maxiter=5, **parallel).x
+
 def main():
     with multiprocessing.Pool(2) as pool:
         print(*itertools.islice(pool.imap(abs, stream()), 50), len(read) < 10_000)
+        print(pool.map(Fit(pool).cost, [1, 2]), np.array_equal(best(workers=pool.map), best(workers=map)))
         print(sorted(pool.imap_unordered(abs, iter(range(5)), 2)))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -188,6 +212,7 @@ def main():
             print(sum(pool.map(locked, range(30))), pool.map(str.upper, "abc"), pool.map(int, b"\\x01\\x02"))
             print([row.tolist() for row in pool.map(np.ma.getmaskarray, np.ma.masked_equal(np.eye(2), 0.0))])
             print(pool.map(inner, range(5)), pool.imap(abs, [-1]).next(timeout=9))
+        concurrent.futures.ProcessPoolExecutor(max_tasks_per_child=3).shutdown()
     print(*(str(one.message).partition(" is ignored")[0] for one in caught))
     with concurrent.futures.ProcessPoolExecutor(3, initializer=begin, initargs=(multiprocessing.Lock(),)) as executor:
         print(sum(executor.map(locked, range(30))), sum(executor.map(inner, range(5))))
@@ -206,9 +231,9 @@ if __name__ == "__main__":
 def test_habits_of_multiprocessing(tmp_path):
     """Endless iterators, locks of initializers, texts and masked arrays as items, processes within tasks, managers."""
     assert run(tmp_path, "multiprocessing", HABITS) == (0, "\n".join([
-        " ".join(map(str, range(50))) + " True", "[0, 1, 2, 3, 4]",
+        " ".join(map(str, range(50))) + " True", "[3, 6] True", "[0, 1, 2, 3, 4]",
         "465 ['A', 'B', 'C'] [1, 2]", "[[False, True], [True, False]]", "[0, 0, 1, 3, 6] 1",
-        "maxtasksperchild = 2 timeout = 9", "465 10", "465", "True 506", "",
+        "maxtasksperchild = 2 timeout = 9 max_tasks_per_child = 3", "465 10", "465", "True 506", "",
     ]))  # fmt: skip
 
 
@@ -223,64 +248,6 @@ def test_a_manager_of_another_host_is_refused_in_plain_words(monkeypatch):
         gone = sent.replace(str(manager.address).encode(), b"/" * len(str(manager.address)))
         with pytest.raises(lb_mpi.Error, match=r"of .* at '/.*, which lab02 does not .*: expected .*SyncManager"):
             pickle.loads(gone)
-
-
-PACKAGES = [
-    "emcee", "scipy", "pyabc", "dynesty", "nevergrad",
-    "multiprocess", "pathos", "tqdm", "threadpoolctl",
-]  # fmt: skip
-
-
-def test_packages_of_users(tmp_path):
-    found = ["own_class", *(name for name in PACKAGES if importlib.util.find_spec(name))]
-    if not importlib.util.find_spec("cloudpickle"):  # for their local functions
-        found = [name for name in found if name not in ("multiprocess", "pathos", "pyabc")]
-    script = (Path(__file__).parent / "packages.py").read_text()
-    assert run(tmp_path, "multiprocessing", script, *found) == (0, "".join(f"{name} True\n" for name in found))
-
-
-FUTURES = """
-import concurrent.futures
-import warnings
-from concurrent.futures import ProcessPoolExecutor, as_completed
-
-offset = None
-
-def begin(number):
-    global offset
-    offset = number
-
-def square(x):
-    return x * x + offset
-
-def fail(x):
-    raise KeyError(x)
-
-def main():
-    with ProcessPoolExecutor(8, initializer=begin, initargs=(5,)) as executor:
-        print(list(executor.map(square, range(5))), list(executor.map(square, range(3), chunksize=2)), executor._max_workers)
-        print(sorted(future.result() for future in as_completed([executor.submit(square, k) for k in range(4)])))
-        print(repr(executor.submit(fail, 1).exception()), isinstance(executor, concurrent.futures.ProcessPoolExecutor))
-    try:
-        ProcessPoolExecutor(max_workers=0)
-    except ValueError as error:
-        print(error)
-    with warnings.catch_warnings(record=True) as caught:
-        executor = ProcessPoolExecutor(max_tasks_per_child=3)
-    print(len(caught))
-    with executor:
-        print(list(executor.map(abs, [])), executor.submit(abs, -1).result())
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def test_concurrent_futures(tmp_path):
-    assert run(tmp_path, "concurrent.futures", FUTURES) == (0, "\n".join([
-        "[5, 6, 9, 14, 21] [5, 6, 9] 3", "[5, 6, 9, 14]", "KeyError(1) True", "max_workers must be greater than 0", "1",
-        "[] 1", "",
-    ]))  # fmt: skip
 
 
 @pytest.mark.parametrize(("names", "script", "alone"), [
