@@ -1,6 +1,5 @@
 """The page of the papers: its one rule, the printed data, and the small tables, computed."""
 
-import json
 
 import numpy as np
 import pytest
@@ -8,8 +7,8 @@ import pytest
 from apps.lockstep import compare_on
 from apps.maze_search import read_maze
 from benchmarks.papers import __main__ as papers
-from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition, stopping
-from benchmarks.papers.arrangement import ALL, cases, rows
+from benchmarks.papers import allocation, arrangement, diffusion, drafting, partition
+from benchmarks.papers.arrangement import cases, rows
 from benchmarks.papers.page import (
     BETTER,
     DATA,
@@ -71,21 +70,6 @@ def test_a_reason_stands_beside_an_outcome_only_if_it_made_it():
     assert claim("it", "falls", "falls", True, lost=YES).outcome == SAME
 
 
-def test_the_printed_data_are_whole():
-    table = rows("arrangement_table1.csv")
-    assert [int(row["column"]) for row in table] == list(range(1, 10))
-    assert table[2]["Pr_percent"] == "25.6"  # as printed, although its own row gives 22.6
-    assert len(rows("arrangement_table2.csv")) == 9
-    cells = rows("arrangement_table3.csv")
-    assert {(row["set"], row["column"]) for row in cells} == {
-        (str(k), str(j)) for k in range(1, 10) for j in range(1, 10)
-    }
-    names = [arrangement.of_column(k).name for k in range(1, 10)]
-    assert names == ["T1", "T2", "T3", "T4", "T7", "T6", "T8", "C8", "T9"]
-    opened, printed = (read_maze(DATA / name) for name in (drafting.OPENED, drafting.AS_PRINTED))
-    assert np.argwhere(opened != printed).tolist() == [[13, 13]]  # (12, 12) within the wall
-
-
 @pytest.mark.parametrize("name", ["mesh:3x3", "ring:2", "complete:5", "mesh:8x8"])
 def test_ratios_are_those_of_all_eigenvalues(name):
     graph, rng = parse(name), np.random.default_rng(0)
@@ -103,22 +87,6 @@ def test_six_of_nine_printed_greedy_values_agree():
         if Printed(row["p1"]).agrees(found[0]):
             agree.append(case.name)
     assert agree == ["T2", "T3", "T4", "T7", "T6", "T8", "C8"]
-
-
-def test_arrangements_stand_for_those_that_are_the_same_up_to_symmetry():
-    case = cases()["T7"]
-    assert len(case.symmetries) == 72
-    assert len(case.orders) * 72 == ALL
-    ranking, rng = case.ranking(arrangement.ONE_TO_NINE), np.random.default_rng(0)
-    some = rng.permuted(np.tile(arrangement.ONE_TO_NINE, (20, 1)), axis=1)
-    for layout, p in zip(some, ratios(case.graph, some), strict=True):
-        assert np.abs(ranking.values - p).min() < 1e-8
-        assert ratios(case.graph, layout[case.symmetries]) == pytest.approx(p)
-    assert ranking.below(ranking.greatest) + ranking.above(ranking.greatest) < ALL
-    assert ranking.below(1e9) == ranking.above(0.0) == ALL
-    row = rows("arrangement_table1.csv")[4]
-    column = outcomes(arrangement._column(row, case, ranking, 23.93521642, arrangement.Known(stopping.read(), True)))
-    assert (column["T7: p of the greedy"], column["T7: least p"]) == (SAME, MISPRINT)
 
 
 def test_the_table_of_the_maze(monkeypatch):
@@ -157,19 +125,6 @@ def test_misprinted_equations_and_the_example_of_the_lecture():
 def test_every_section_says_what_is_left_out():
     for name in papers.SECTIONS:
         assert name == "second" or left_out(name)[3].startswith("| where |")
-
-
-def test_the_page_has_what_the_json_has(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(allocation, "INSTANCES", 30)
-    arguments = ["papers", "--only", "allocation", "--no-plots", "--json", "--output", str(tmp_path)]
-    monkeypatch.setattr("sys.argv", arguments)
-    assert papers.main() == 0
-    items = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert items == json.loads((tmp_path / "papers.json").read_text())
-    page = (tmp_path / "papers.md").read_text()
-    for item in items:
-        assert item["name"] in page
-        assert item["why"] in page
 
 
 def test_a_conclusion_is_drawn_only_if_no_line_differs():
@@ -228,64 +183,3 @@ def test_a_cell_is_explained_only_by_a_prediction_that_is_the_printed_number(kno
     assert outcomes_of(cell, {**row, "Pr_percent": "25.0"}, said)[0] == LOST
     assert outcomes_of(cell._replace(sound=False), row, said) == [DIFFERS, DIFFERS]
     assert outcomes_of(cell, row, said._replace(sound=False)) == [DIFFERS, DIFFERS]
-
-
-def test_power_iteration_without_matrices_is_power_iteration():
-    """The model's estimates have the distribution of those of vectors and matrices."""
-    case, rng = cases()["T2"], np.random.default_rng(0)
-    speeds = arrangement.ONE_TO_NINE
-    values = stopping.spectra(case.graph, speeds[None])
-    p, weight = stopping.estimates(values, 4000, seed=0, tolerance=1e-3)
-    root = np.sqrt(speeds)
-    laplacian = np.zeros((9, 9))
-    for i, j in zip(*case.graph.edges(), strict=True):
-        laplacian[[i, j], [i, j]] += 1.0
-        laplacian[i, j] = laplacian[j, i] = -1.0
-    matrix = laplacian / np.outer(root, root)
-    zero = root / np.linalg.norm(root)
-
-    def iterate(matrix, start):
-        before = -1.0
-        while True:
-            now = start @ matrix @ start / (start @ start)
-            if abs(now - before) <= 1e-3 * now:
-                return now
-            before, start = now, matrix @ start
-            start /= np.linalg.norm(start)
-
-    literal = []
-    for _ in range(1500):
-        top = iterate(matrix, rng.standard_normal(9))
-        start = rng.standard_normal(9)
-        literal.append(top / (top - iterate(top * np.eye(9) - matrix, start - zero * (zero @ start))))
-    for share in (0.1, 0.5, 0.9):
-        at = np.quantile(literal, share)
-        assert weight[p < at].sum() / weight.sum() == pytest.approx(share, abs=0.05)
-
-
-class Expected:
-    """Draws of tasks and exchanges that are all their expected values."""
-
-    def __init__(self, rng):
-        self.random, self.integers = rng.random, rng.integers
-
-    def standard_gamma(self, shape, size=None):
-        return np.full(size, float(shape)) if size else np.asarray(shape, dtype=float)
-
-    def binomial(self, n, p, size=None):
-        return np.full(size, n * p) if size else np.asarray(n * p)
-
-
-def test_the_monte_carlo_of_the_equations_can_fail(monkeypatch):
-    some = [allocation.instance(seed) for seed in range(allocation.INSTANCES)]
-    assert {one.outcome for one in allocation.monte_carlo(some)} == {SAME}
-    with monkeypatch.context() as patch:
-        patch.setattr(allocation.Instance, "needed", lambda self, node, x: np.asarray(1.1 * self.time[node] * x))
-        assert DIFFERS in {one.outcome for one in allocation.monte_carlo(some)}
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: Expected(np.random.Generator(np.random.PCG64(seed))))
-    assert {one.outcome for one in allocation.monte_carlo(some)} == {DIFFERS}  # all too near: nothing was drawn
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_s_of_y_jumps_at_most_at_the_two_smallest_y_of_r2(seed):
-    assert allocation.jumps(allocation.instance(seed))

@@ -80,17 +80,3 @@ def test_each_picture_of_a_page_shows_what_is_computed(name):
     page = figures.PROGRAMS.read_text() if name == "programs" else PAGE
     assert f"pictures/{name}.svg" in page
     assert (figures.PICTURES / f"{name}.svg").read_text() == figures.svg(name)
-
-
-def test_what_the_page_of_the_papers_names_exists():
-    texts = [path.read_text() for path in (ROOT / "benchmarks" / "papers").iterdir() if path.suffix in (".py", ".md")]
-    spans = {span for text in texts for span in re.findall(r"`([^`\n]+)`", text)}
-    calls = {span for span in spans if re.match(r"(lb_mpi|apps)\.\w", span)}
-    commands = {span for span in spans if re.fullmatch(r"python -m [\w. =,:-]+", span)}
-    files = {span for span in spans if re.fullmatch(r"(apps|benchmarks|lb_mpi|tests)/[\w/]+\.\w+", span)}
-    assert min(len(calls), len(commands), len(files)) > 3
-    for text in calls:
-        check_call(text)
-    for text in commands:
-        check_command(text)
-    assert [name for name in files if not (ROOT / name).exists()] == []
