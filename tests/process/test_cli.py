@@ -25,13 +25,6 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, obj
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_simulated_search_is_exact(capsys):
-    one = answer(capsys, "simulate", "search", "--tree", "T1", "--ranks", "16", "--latency", "5e-6", "--seed", "3")
-    assert (one["nodes"], one["leaves"], one["depth"]) == (4130071, 3305118, 10)
-    assert 0.5 < one["efficiency"] <= 1.0
-    assert set(one) >= {"nodes", "efficiency", "balances", "messages", "virtual_seconds"}
-
-
 def test_a_warning_is_one_line():
     command = [sys.executable, "-m", "lb_mpi", "partition", "mesh:2x2", "-k", "9"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -76,24 +69,14 @@ def test_under_mpiexec_rank_0_alone_runs_a_command(capsys, monkeypatch):
     ("pool --ass joblib program.py", "--as"),
     ("profile --fail-bellow 80 program.py", "--fail-below"),
     ("simulate rows --scheme dirct", "direct"),
+    ("fly", ""), ("allocate --quick --tasks 3 --time 1", ""), ("run --root 1", ""), ("partition x -k 2", ""),
+    ("partition mesh:4x4 -k 2 --method best", ""),
 ])  # fmt: skip
-def test_a_misspelt_option_or_word_is_named_with_what_was_meant(capsys, line, meant):
+def test_a_misspelt_option_or_word_is_named_with_what_was_meant_if_it_resembles_one(capsys, line, meant):
     with contextlib.suppress(SystemExit):
         main(line.split())
-    assert f"; did you mean {meant}?" in capsys.readouterr().err
-
-
-def test_a_word_that_resembles_no_other_has_no_hint(capsys):
-    for line in (
-        "fly",
-        "allocate --quick --tasks 3 --time 1",
-        "run --root 1",
-        "partition mesh:4x4 -k 2 --method best",
-        "partition x -k 2",
-    ):
-        with contextlib.suppress(SystemExit):
-            main(line.split())
-        assert "did you mean" not in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"; did you mean {meant}?" in said if meant else "did you mean" not in said
 
 
 def test_the_installed_command_without_arguments_prints_its_help():
@@ -226,18 +209,6 @@ def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(capsys, monkeypatch
     error = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         main(line)
-
-
-def test_simulated_rows(capsys):
-    given = ["simulate", "rows", "--graph", "mesh:2x3", "--calls", "6", "--costs", "constant", "--speeds", "4,1,1,1,1,2"]
-    assert main([*given, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["ranks"] == len(answer["calls"]) == 6
-    assert answer["ratio_without"] == pytest.approx(6 * (4 + 1 + 1 + 1 + 1 + 2) / 6 / 6)
-    assert 1.0 < answer["ratio_later"] < 1.3 < answer["ratio_without"]
-    assert answer["total"]["rows_moved"] == sum(call["rows_moved"] for call in answer["calls"]) > 0
-    assert main(given) == 0
-    assert "without balancing" in capsys.readouterr().out
 
 
 def test_the_completion_of_the_page_completes_commands_and_options():

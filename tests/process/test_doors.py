@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pytest
 
@@ -127,8 +126,6 @@ def test_what_is_not_a_graph_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=f"^graph = {shown}.*: {kinds}"):
             lb_mpi.as_graph(graph)
     for graph, message in (
-        ("mesh:3", "graph = 'mesh:3': expected mesh:RxC"),
-        (nx.DiGraph([(0, 1)]), "directed"),
         ("2/1/4", "vertex 3 lists 4"),
         ("2/1,3/", "vertex 2 lists 3, but not"),
         ("2,2/1,1", "lists 2 twice"),

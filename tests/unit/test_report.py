@@ -403,7 +403,8 @@ def test_simulators_write_the_same_records(tmp_path, command, arguments, driver,
         assert moved.sum() == answer["balances"]
         assert headed.ratio == pytest.approx(1.0 / answer["efficiency"], rel=0.02)
     elif driver is Driver.ROWS:
-        assert moved.sum() == total["rows_moved"]
+        assert moved.sum() == total["rows_moved"] == sum(call["rows_moved"] for call in answer["calls"])
+        assert 1.0 < answer["ratio_later"] < 1.2 < 2.0 < answer["ratio_without"]
         assert headed.ratio == pytest.approx(answer["ratio"], rel=0.02)
         assert all(len(one.costs) == 50 for one in run.ranks)
     else:
