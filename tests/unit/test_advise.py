@@ -25,8 +25,8 @@ from lb_mpi.cli.simulate.tasks import SimulatedPool, task_costs
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.graph import mesh
 from lb_mpi.record.events import Driver, Phase, Step
-from lb_mpi.record.record import VERSION, Record, virtual_files
-from tests.unit.records import Files, of_version, torn, written
+from lb_mpi.record.record import Record, virtual_files
+from tests.unit.records import Files, torn, written
 
 SPEEDS = np.array([0.8, 0.4, 0.2, 0.2])
 
@@ -312,13 +312,3 @@ def test_a_record_that_predicts_nothing_says_why(what, words):
     found, (why,) = predictions(assemble(files), quiet)
     assert not found
     assert words in why
-
-
-def test_records_of_another_version_are_refused(tmp_path, command):
-    files = pool_files()
-    for rank in range(len(files)):
-        of_version(files, rank, 1)
-    said = command("report", written(tmp_path, files), "-o", tmp_path / "page.html", code=2).err
-    assert f"rank000000.lbrec: format version 1: expected {VERSION}" in said
-    assert str(tmp_path) in said
-    assert len(said.splitlines()) == 1

@@ -1,7 +1,6 @@
 """Refusals: the wrong arguments of functions and command lines, each with the text of its error."""
 
 import math
-import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +11,8 @@ from scipy import sparse
 
 import lb_mpi
 from apps.lockstep import lockstep
-from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze, trace_path, way_back
-from apps.maze_tiles import HEAD, WAYS, TiledMazeSearch
+from apps.maze_search import BLOCKED, MazeSearch, check_path, random_maze
+from apps.maze_tiles import TiledMazeSearch
 from apps.speeds import change_of
 from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.checks import function, show
@@ -62,17 +61,6 @@ def tiled() -> TiledMazeSearch:
 
 def network(**fields: object) -> Network:
     return Network()._replace(**fields).checked()
-
-
-def absorb(payload: bytes, *, started: bool = False) -> None:
-    search = MazeSearch(maze(), 0)
-    if started:
-        search.start()
-    search.absorb(payload)
-
-
-def part(position: int, cursor: int, upper: int) -> bytes:
-    return struct.pack("<qbb", position, cursor, upper)
 
 
 def weighted(weight: object) -> Graph:
@@ -287,10 +275,6 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         ("may_be_infinite", (1,), "TypeError: may_be_infinite = 1: expected"),
     ]),
     (UnbalancedTreeSearch, {}, [("tree", ("T1",), "TypeError: tree = 'T1': expected a Tree")]),
-    (UnbalancedTreeSearch(Tree()).work, {}, [("units", (0, -3, 1.5, True), "units = {}: expected an integer")]),
-    (UnbalancedTreeSearch(Tree()).absorb, {}, [
-        ("payload", (bytes(n),), f"payload of {n} bytes: expected a positive multiple of 24") for n in (0, 1, 23, 25, 47)
-    ]),
     (random_maze, {"dim": 4, "free": 0.5, "seed": 0}, [
         ("dim", (0, 2.0, True), "dim = {}"),
         ("free", (0.0, 1.5, nan), "free = {}"),
@@ -309,7 +293,6 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     ]),
     (MazeSearch, {"cells": maze()}, [("rank", (-1, 0.5), "rank = {}")]),
     (MazeSearch, {"cells": maze(), "rank": 0}, [("split_rule", ("all",), "split_rule = 'all'")]),
-    (MazeSearch(maze(), 0).work, {}, [("units", (0,), "units = 0")]),
     (MazeSearch(random_maze(12, 0.7, 0), 0).resume, {"mine": range(1)}, [
         ("states", ([state_of(13, 0)],), "dim 12: expected 13"),
         ("states", ([state_of(12, 1)],), "other cells blocked"),
@@ -318,19 +301,7 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     (TiledMazeSearch, {"cells": random_maze(8, 1.0, 0), "rank": 0, "size": 1, "tile": 4}, [
         ("tile", (3,), "tile = 3: expected"), ("size", (0,), "size"),
     ]),
-    (tiled().work, {}, [("units", (0,), "units")]),
     (tiled().resume, {"mine": [0]}, [("states", ([state_of(9, 0)],), "maze of dim 8: expected 9")]),
-    (tiled().incoming, {}, [
-        ("payload", (b"",), "payload of 0 bytes on rank 0: expected"),
-        ("payload", (b"x" * 25,), "25 bytes"),
-        ("payload", (HEAD.pack(0, 1, WAYS) + b"\x7f" * 8,), "a way into cell"),
-    ]),
-    (way_back, {"cells": maze()}, [("cell", (18,), "was not entered"), ("cell", (25,), "cell = 25")]),
-    (trace_path, {"problems": [MazeSearch(maze(), 0)]}, [("exit_cell", (18,), "no rank has found it")]),
-    (absorb, {"started": True}, [("payload", (part(6, 0, 7),), "no work in hand")]),
-    (absorb, {}, [("payload", (
-        b"", b"x" * 13, part(0, 0, 7), part(25, 0, 7), part(-6, 0, 7), part(6, 3, 2), part(6, -1, 2), part(6, 8, 8),
-    ), "payload")]),
     (check_path, {"cells": maze(3, (2, 1))}, [
         ("path", ([],), "at least one"),
         ("path", ([[6, 18]],), "one dimension"),
@@ -369,59 +340,32 @@ FILES = {
 }
 LINES = [
     ("simulate search --ranks 0", "ranks = 0: expected an integer, 1 to 65536"),
-    ("simulate search --latency 0", "latency = 0.0: expected"),
-    ("simulate search --seed -1", "seed = -1"),
     ("simulate search --unit-s 5e-324", "--unit-s = 5e-324: expected"),
-    ("simulate search --speeds uniform:4", "speeds = 'uniform:4': expected uniform:LOW:HIGH"),
-    ("simulate search --speeds uniform:4:3", "--speeds = 'uniform:4:3': expected uniform:LOW:HIGH with LOW <= HIGH"),
     ("simulate search --threshld 3", "python -m lb_mpi simulate search: error: unrecognized"),
     ("simulate search --tree T9", "T9"),
     ("simulate rows --row-s 0", "--row-s = 0.0: expected"),
-    ("simulate rows --latency inf", "latency = inf"),
     ("simulate rows --graph mesh:2x2 --speeds=-1,1", "--speeds[0] = -1.0: expected"),
-    ("simulate rows --graph mesh:2x3 --speeds=1,2,3,4,5,6,7", "speeds"),
-    ("simulate rows --graph mesh:2x3 --calls=0", "calls = 0"),
     ("simulate rows --graph mesh:300x300", "ranks = 90000: expected an integer, 1 to 65536"),
-    ("simulate tasks --task-s 5e-324", "--task-s = 5e-324: expected"),
-    ("simulate tasks --hosts 2,0", "hosts = 0: expected an integer >= 1"),
     ("simulate tasks --hosts 99999", "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
-    ("simulate tasks --hosts 4 --speeds 1,2,3,4,5", "speeds"),
-    ("simulate tasks --tasks -1", "tasks = -1"),
     ("report no_folder", "error: FOLDER = 'no_folder': expected a folder made with LB_MPI_RECORD or `run --record`"),
     ("throttle --speed 2 true", "--speed = 2.0: expected a finite number above 0 and at most 1"),
     ("throttle --speed 0.8,0.4 true", "error: --speed has 2 numbers: expected 1; did you mean --speeds?"),
     ("run --restarts -1 -- true", "--restarts -1: expected 0 or more"),
-    ("run --hang-s nan -- true", "--hang-s nan: expected 0 or more"),
-    ("run --grace-s -0.5 -- true", "--grace-s -0.5: expected 0 or more"),
     ("run -n 0 -- true", "-n 0: expected at least 1"),
     ("run -n 1 --hosts hosts.txt python", "run: error: --hosts hosts.txt: No such file or directory"),
-    ("allocate --tasks 10 --time 1,0", "time[1] = 0.0"),
     ("allocate --tasks 10 --time 1,,2", "time = '1,,2': expected numbers with commas between"),
-    ("allocate --tasks 10 --time 1,2 --exchange 1,2,3", "exchange of shape (3,) = [1.0, 2.0, 3.0]: expected 2 numbers"),
     ("allocate --tasks 10 --time 1,2 --edge-probability 2", "--edge-probability = 2.0"),
-    ("allocate --tasks 10 --time 1,2 --cap 4,5", "expected at least tasks = 10"),
     ("allocate --tasks -1 --time 1,2", "tasks = -1"),
     ("balance mesh:2x2 --tolerance -1", "tolerance = -1.0"),
-    ("balance mesh:2x2 --steps -1", "max_steps = -1"),
     ("balance mesh:2x2 --speeds 1,2", "speeds has 2 numbers: expected 4, one for each rank"),
-    ("balance mesh:2x2 --times uniform:3", "times = 'uniform:3'"),
-    ("balance mesh:2x2 --seed -1", "seed = -1"),
     ("balance mesh:1x2 missing.txt", "missing.txt"),
     ("partition nosuch.graph -k 2", "nosuch.graph"),
-    ("partition mesh:2x2 -k 0", "error: -k = 0: expected"),
     ("partition mesh:2x2 -k 2 --machine no.json", "error: --machine no.json: No such file or directory"),
     ("partition mesh:2x2 -k 2 --targets 1,x", "targets = '1,x'"),
-    ("partition mesh:2x2 -k 2 --imbalance nan", "imbalance = nan"),
-    ("partition mesh:2x2 -k 2 --seed -1", "seed = -1"),
-    ("partition mesh:6x40 -k 2 --aim time", "aim = 'time' without a machine"),
     ("partition bad.graph -k 2 --json", "error: bad.graph:2: neighbour 3"),
     ("partition bad.mtx -k 2", "error: bad.mtx: "),
-    ("arrange --graph mesh:0x3", "mesh:0x3"),
     ("arrange --graph 2/1/4/3", "2 components"),
-    ("arrange --graph ring:3 --speeds 1,2", "speeds of shape"),
     ("arrange --graph ring:3 --speeds uniform:0:0", "speeds"),
-    ("arrange --graph ring:3 --seed -1", "seed"),
-    ("arrange --graph mesh:4x4 --method exhaustive", "at most 9"),
     ("arrange --graph ring:3 --hosts twice.txt", "one for each vertex"),
     ("arrange --graph ring:3 --hosts bad.txt", "bad.txt:1"),
     ("arrange --graph mesh:2x2 --hosts no.txt", "error: --hosts no.txt: No such file or directory"),
