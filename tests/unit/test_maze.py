@@ -134,29 +134,6 @@ def test_path_is_valid_whoever_gave_to_whom(seed):
         check_path(original, trace_path(searches, searches[0].exit))
 
 
-def test_path_goes_back_over_many_givers():
-    """A part is handed on as soon as it has been worked on a little, so that the path is in many hands."""
-    cells = random_maze(40, 1.0, 3)
-    cells[2:-2:2, 1:-1] = BLOCKED  # a serpentine: one way only
-    cells[2:-2:4, -2] = cells[4:-2:4, 1] = FREE
-    searches = [MazeSearch(cells, rank) for rank in range(4)]
-    searches[0].start()
-    rank = moved = 0
-    while not searches[rank].found:
-        search = searches[rank]
-        search.work(1)
-        top = int(search._stack.ends[maze_kernel.TOP])
-        record = int(search._stack.position[top]), int(search._stack.cursor[top]), int(search._stack.upper[top])
-        if not search.found and counted(search)[-1] > 0 and int(search._stack.position[top]) % 7 == 0:
-            search._stack.ends[:] = -1, 0, 0  # all of it goes
-            rank = (rank + 1) % 4
-            searches[rank].absorb(PART.pack(*record))
-            moved += 1
-    assert moved > 20
-    path = trace_path(searches, searches[0].exit)
-    check_path(cells, path)
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 5])
 def test_a_search_goes_on_from_what_was_saved(ranks):
     for seed in range(6):
@@ -251,36 +228,6 @@ def test_alternate_gives_every_second_open_record_but_not_the_top():
     assert [level for level in range(top + 1) if before[level] and not after[level]] == given
     assert thief._stack.position[: len(given)].tolist() == [int(victim._stack.position[level]) for level in given]
     assert counted(thief) == [before[level] for level in given]
-
-
-def test_alternate_looks_at_few_records(monkeypatch):
-    monkeypatch.setattr("apps.maze_search.WINDOW", 8)
-    cells = random_maze(100, 1.0, 0)
-    victim = MazeSearch(cells, 0)
-    victim.start()
-    victim.work(90)
-    part = victim.split()
-    assert len(part) == 4 * 10  # every second one of the last four and of four among the others
-
-
-def test_work_is_cut_short_when_much_has_to_be_popped(monkeypatch):
-    monkeypatch.setattr("apps.maze_search.LOOKS", 10)
-    cells = random_maze(30, 1.0, 0, walled=True)
-    expected = component(cells).sum()
-    searches = [MazeSearch(cells, rank) for rank in range(2)]
-    searches[0].start()
-    searches[0].work(400)
-    cells[cells == FREE] = MARKED  # all was done by others
-    calls = 0
-    while searches[0].load() > 0:
-        assert searches[0].work(1) == 0
-        assert searches[0].split() is None
-        calls += 1
-    assert calls > 10
-    cells = random_maze(30, 1.0, 0, walled=True)
-    searches = [MazeSearch(cells, rank) for rank in range(3)]
-    interleave(searches, random.Random(1))
-    assert sum(search.result().visited for search in searches) == expected
 
 
 def test_results_merge():

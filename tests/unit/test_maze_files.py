@@ -30,26 +30,11 @@ def test_a_drawn_maze_has_walls_and_depends_on_its_seed(dim):
         assert np.array_equal(cells, out)
 
 
-def test_random_maze_does_not_depend_on_the_block(monkeypatch):
-    whole = random_maze(50, 0.6, 7)
-    monkeypatch.setattr("apps.maze_search.BLOCK", 1)
-    assert np.array_equal(whole, random_maze(50, 0.6, 7))
-
-
 @pytest.mark.parametrize("dim", [3, 4, 20])
 def test_walled_exit_cannot_be_reached(dim):
     cells = random_maze(dim, 1.0, 0, walled=True)
     assert component(cells).sum() == dim * dim - 4
     assert cells[-2, -2] == FREE
-
-
-def test_reads_what_the_paper_prints():
-    cells = read_maze(PAPER)
-    assert cells.shape == (18, 18)
-    assert cells.dtype == np.uint8
-    assert cells.flags.writeable
-    assert (cells == WALL).sum() == 4 * 17
-    assert "".join(map(str, cells[1].tolist())) == "201100001111111002"
 
 
 def test_missing_file_is_an_os_error_that_names_it(tmp_path):

@@ -4,9 +4,6 @@
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.round import PAUSE_S
-from lb_mpi.cli.simulate.rows import Cluster, World, row_costs, simulate
 from lb_mpi.diffusion.diffusion import balance
 from lb_mpi.diffusion.setup import prepare, rows_scheme, usual_scheme
 from lb_mpi.graph import Graph, parse
@@ -62,26 +59,3 @@ def test_the_usual_scheme_levels_in_few_steps(graph):
         found = balance(layout, loads, speeds, scheme="auto")
         assert found.converged
         assert found.steps <= 3 * layout.hops()
-
-
-def test_a_rank_knows_of_all_others_without_room_for_each():
-    knowledge = Knowledge(5, range(10**12), [4, 6])
-    assert knowledge.speeds.shape == knowledge.tick_work.shape == knowledge.late.shape == (10**12,)
-
-
-def test_a_rank_that_waits_looks_once_at_a_time(monkeypatch):
-    """Each message to an idle rank once made it look once more at the next time, and each look made another."""
-    events, step = 0, World.step
-
-    def counted(world: World) -> bool:
-        nonlocal events
-        events += 1
-        return step(world)
-
-    monkeypatch.setattr(World, "step", counted)
-    speeds = np.linspace(100.0, 400.0, 64)
-    cluster = Cluster(parse("torus:8x8"), speeds)
-    calls = simulate(cluster, row_costs("lognormal", 64, 20, seed=1), 3)
-    jobs = 3 * 64 * 20
-    looks = sum(call.seconds for call in calls) * 64 / PAUSE_S  # if all ranks were idle all the time
-    assert events <= sum(call.messages for call in calls) + jobs + looks
