@@ -51,8 +51,8 @@ class Bound:
     sense : "min" if smaller values are better, "max" if larger values are; the same on all ranks.
 
     Every rank makes a Bound in the same way, and passes it to `lb_mpi.search(comm, problem, bound=bound)`.  Values are
-    kept as floats; an integer that no float holds exactly is rejected.  A value found before the search (by a
-    heuristic, on any rank) can be passed to `update` before the search.
+    kept as floats; an integer that no float holds exactly is rejected, and a fraction is rounded to the worse side.  A
+    value found before the search (by a heuristic, on any rank) can be passed to `update` before the search.
 
     Raises ValueError for another sense.
     """
@@ -80,6 +80,8 @@ class Bound:
         if isinstance(given, Integral) and int(given) != int(found):
             expected = "an integer that a float holds exactly, as all up to 2**53 are"
             raise ValueError(f"bound.update: value = {show(value)}: expected {expected}")
+        if self._is_better(found, value):  # by rounding, and the branch with the best value might be skipped
+            found = math.nextafter(found, WORST[self.sense])
         return self._adopt(found)
 
     def _adopt(self, value: float) -> bool:

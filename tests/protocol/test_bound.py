@@ -1,6 +1,7 @@
 """The bound that ranks share: its table, its law in every state and at each step, and known-wrong variants."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -29,6 +30,14 @@ def test_the_best_value_only_improves(sense, values, bests):
         assert bound.update(np.int16(value)) == (best != before)
         assert bound.best == best
         assert type(bound.best) is float
+
+
+@pytest.mark.parametrize("value", [Fraction(1, 3), Fraction(2, 3), Fraction(2**60 + 1), Fraction(-(2**60) - 1)])
+@pytest.mark.parametrize("sense", ["min", "max"])
+def test_a_rounded_value_is_no_better_than_the_value(sense, value):
+    bound = Bound(sense)
+    assert bound.update(value)
+    assert value <= bound.best < value + 256 if sense == "min" else value - 256 < bound.best <= value
 
 
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
