@@ -10,8 +10,8 @@ A rank that has finished sends SETTLED to all, and after SETTLED from all ranks,
 `lb_mpi.balancing.decider` reports of each rank, from which all ranks decide.
 
 Rows are index sets; payloads are opaque.  A rank computes borrowed rows before its own.  A rank without unstarted rows
-is dry.  It sends DRY to neighbours (see `Asking`), at once or in a quick call after a moment, and to one more rank after
-each idle pause; or to one neighbour after each idle pause, if the plan is the neighbours' own.  The receiver lends part of its
+is dry.  It sends DRY to its neighbours, as `Asking` says: at once, or in a quick call after a moment; and to one more rank
+after each idle pause, or to one neighbour after each if the plan is the neighbours' own.  The receiver lends part of its
 unstarted rows, and later part of the rest.
 
 The law
