@@ -159,31 +159,12 @@ def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seconds", ["0", "60"])
-def test_no_rank_warns_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
-    """The last rank is busy until rank 0 has looked three times, a day later each time."""
-    lines: list[str] = []
-    looks: list[float] = []
-    warn = late.Questions.warn
-
-    def later(questions: late.Questions, now: float, waited_s: float) -> None:
-        looks.append(now)
-        warn(questions, now + 86_400.0 * len(looks), waited_s + 86_400.0)
-        if RANK == 0 and len(looks) == 3:
-            COMM.Send(b"", LATE, TAG)
-
-    def task(_item: int) -> None:
-        COMM.Barrier()  # each rank runs one task
-        if RANK == LATE:
-            until_released()
-
-    with lb_mpi.Pool(COMM) as pool, monkeypatch.context() as patch:
-        patch.setattr(late.warnings, "warn", lambda text, kind, stacklevel: lines.append(text))
-        patch.setattr(late.Questions, "warn", later)
-        patch.setenv(late.VARIABLE, seconds)
-        pool.map(task, SIZE, chunksize=1)
-    if RANK == LATE:
-        COMM.Recv(bytearray(), 0, TAG)
-    assert any(COMM.allgather(bool(lines))) == (seconds != "0")
+def test_no_rank_asks_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+    monkeypatch.setenv(late.VARIABLE, seconds)
+    questions = late.Questions(MPI.COMM_SELF)
+    with late.call("it"):
+        questions.warn(0.0, 86_400.0)
+    assert (questions._asked_at is None) == (seconds == "0")
 
 
 def test_a_warning_says_what_the_other_ranks_do() -> None:

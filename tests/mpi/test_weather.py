@@ -8,29 +8,23 @@ from mpi4py import MPI
 from apps import weather
 from apps.weather_physics import Climate, physics, wind
 from tests.mpi.sizes import COMM
-from tests.mpi.test_apps import alone as found_alone
-from tests.mpi.test_apps import answer, run
+from tests.mpi.test_apps import alone, answer, run
 
 SMALL = ["--shape", "24x48", "--levels", "6", "--steps", "6"]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
-@pytest.fixture(scope="module")
-def alone() -> dict[str, object]:
-    """Return what one rank finds without balancing."""
-    return found_alone(weather, *SMALL, "--balance", "none")
-
-
-def test_saved_steps_go_on_on_another_number_of_ranks(monkeypatch, alone, tmp_path):
+def test_saved_steps_go_on_on_another_number_of_ranks(monkeypatch, tmp_path):
     save = ["--save", str(COMM.bcast(tmp_path / "saves")), "--save-every", "3"]
     for steps, first in (("4", 0), ("5", 4), ("5", 5)):
         code, out, _ = run(weather, monkeypatch, *SMALL[:-1], steps, *save)
         assert code == 0
         assert out.startswith(f"went on from step {first}, saved in ") == (first > 0)
+    expected = alone(weather, *SMALL, "--balance", "none")["checksum"]
     if COMM.rank == 0:
         options = weather.COMMAND.parser("app").parse_args([*SMALL, *save, "--balance", "none"])
         found, _ = weather.main(MPI.COMM_SELF, options)
-        assert (found["checksum"], found["first_step"]) == (alone["checksum"], 5)
+        assert (found["checksum"], found["first_step"]) == (expected, 5)
     COMM.Barrier()
     for extra, says in (
         (["--steps", "5"], "steps = 5: expected at least 6, the step that is saved in"),
