@@ -233,9 +233,9 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
         assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in reported)
 
 
-def move(balance: PlanBalance, owners: Any, reason: BalanceReason = BalanceReason.GAIN) -> None:
-    """Let rank 0 have vertices of cost 1 that had these owners before, and expect 6 s for a step that took 8 s."""
-    moved = rebalance.Moved(None, np.ones(len(owners)), (), {}, np.array(owners, dtype=np.int64), 0, 0.0)
+def move(balance: PlanBalance, owners: Any, reason: BalanceReason = BalanceReason.GAIN, cost: float = 1.0) -> None:
+    """Let rank 0 have vertices of this cost that had these owners before, and expect 6 s for a step that took 8 s."""
+    moved = rebalance.Moved(None, np.full(len(owners), cost), (), {}, np.array(owners, dtype=np.int64), 0, 0.0)
     balance.moved(moved, RebalanceOutcome(Decision(reason), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
 
 
@@ -248,29 +248,33 @@ def after_a_move(speed: float, n: int, owners: list[int]) -> PlanBalance:
 
 
 @pytest.mark.one_mpi
-def test_what_vertices_that_came_need_longer_than_expected_is_their_cost():
-    """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each."""
-    balance = after_a_move(1.0, 4, [0, 0, 0, 0, 1, 1])
-    balance.set_costs(np.ones(6))
-    for own_s in (0.0, 10.0, 20.0):
+@pytest.mark.parametrize(
+    ("owners", "step_s", "costs"), [([0, 0, 0, 0, 1, 1], 10.0, [1, 1, 1, 1, 3, 3]), ([0, 0], 4.0, [2, 2])]
+)
+def test_what_vertices_that_came_need_longer_than_expected_is_their_cost(owners, step_s, costs):
+    """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each.  Or two stay."""
+    balance = after_a_move(1.0, 4, owners)
+    balance.set_costs(np.ones(len(owners)))
+    for own_s in (0.0, step_s, 2 * step_s):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
-    np.testing.assert_allclose(balance.costs, [1.0, 1.0, 1.0, 1.0, 3.0, 3.0])
-    assert (balance.speed, balance.load / balance.expected) == pytest.approx((1.0, 6.0))  # 6 s were expected
-    move(balance, np.zeros(4), BalanceReason.UNDONE)
-    assert balance.speed == pytest.approx(1.0)
+    np.testing.assert_allclose(balance.costs, costs)
+    assert (balance.speed, balance.load / balance.expected) == pytest.approx((1.0, len(owners)))  # so long was expected
+    move(balance, np.zeros(4), BalanceReason.UNDONE, cost=2.0)  # as is known by now
+    assert balance.speed == pytest.approx(2.0)
 
 
 def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone():
     balance = after_a_move(2.0, 0, [1])
     move(balance, np.zeros(0), BalanceReason.UNDONE)
+    balance.learn(0)
     assert balance.speed == 2.0
 
 
 def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured():
     balance = after_a_move(1.0, 4, [0, 0, 1, 1])
     balance.given(np.full(4, 10.0))
-    assert balance.load / balance.expected == pytest.approx(4.0)  # the time that was expected, in the new unit
+    assert (balance._speeds.usual(), balance.load / balance.expected) == pytest.approx((10.0, 4.0))  # in the new unit
     for own_s in (0.0, 9.0, 18.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
