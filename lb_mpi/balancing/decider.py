@@ -176,8 +176,11 @@ class Decider:
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
         if report.ticks > 0.0 and not self.quick.left:
             self._tick_rate = self._tick_rates.add(report.ticks / own_s)
-        if report.observed:
-            self._seen = {rank: (FORGET * weight, FORGET * total) for rank, (weight, total) in self._seen.items()}
+        if report.observed:  # only what is observed again is forgotten: a borrower may keep its rows for long
+            again = {knowledge.known[one.other] for one in report.observed}
+            for rank in again & self._seen.keys():
+                weight, total = self._seen[rank]
+                self._seen[rank] = (FORGET * weight, FORGET * total)
             for index, weight, log_ratio in report.observed:
                 before = self._seen.get(other := knowledge.known[index], (0.0, 0.0))
                 self._seen[other] = before[0] + weight, before[1] + weight * log_ratio

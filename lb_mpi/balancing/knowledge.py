@@ -19,8 +19,9 @@ rank r is s_r = k_r / g_r units of work per second.
 - The rank that last measured a row is stored with the ticks.  The row's cost in work is ticks * k_r with the current
   k_r, so that a better k_r needs no new measurement of the rows.
 - If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
-  logarithms of all such ratios (`decider.fit`); recent ones weigh more.  Ranks that never computed each other's rows
-  are assumed equal; the first rows lent to such a rank correct that.
+  logarithms of all such ratios (`decider.fit`); recent ones of a rank weigh more than its earlier ones.
+- In the first round nobody measures rows of others again.  The rows that each rank has measured are compared instead, as
+  if all cost the same: for a rank that owns all rows, this may be all that it ever learns of a borrower.
 - Rows that come home from a borrower have often been chosen by chance.  They count only if the borrower has needed much
   more or less time for its rows than before, which may be due to the rows or to the borrower, and all of them say that it
   was the borrower.
@@ -29,9 +30,6 @@ rank r is s_r = k_r / g_r units of work per second.
   property of the rows.  The carrier separates the two in each call (`lb_mpi.mpi.common.waiting.own_s`), so that
   ticks of functions that wait and of functions that compute are comparable from the first call on.
 - Computing can be delayed but never sped up: a smaller measurement is accepted at once, a larger one gradually.
-
-- If speeds are known from elsewhere, the first round has a plan, of numbers of rows.  Then nobody measures rows of others
-  again, and the rows that each rank has measured first are compared instead, as if all cost the same.
 
 Law of `pick`, which chooses rows for the transfers of one rank, closest to the planned amounts.  A rounding remainder is
 carried over to the rank's next transfer.  After the last transfer it stays in the loads, from which the next round's flow
@@ -398,8 +396,9 @@ class Knowledge:
         busy_s, ticks = report.busy_s, report.ticks
         index = {rank: self.known.index(rank) for rank in {timed.by for timed in learned.timed}}
         timed = [(rows, index[by], its_ticks) for rows, by, its_ticks, _ in learned.timed]
+        first = bool(np.isnan(self.costs.ticks).all())
         seen, self.tick_work = self.costs.observe(timed, self.tick_work)
-        if self._made.blind:
+        if first:
             seen = self.costs.compare(timed)
         self.costs.fill()
         work = lent = given = own_ticks = 0.0  # lent: of all rows that others have computed; given: beyond the plan

@@ -84,6 +84,24 @@ def test_costs_that_a_rank_does_not_know_yet_make_no_plan():
     assert not any(one.decision.act for one in decided(both, reports))
 
 
+def find_fault_of_rows_of_one() -> None:
+    """All rows are on one rank, which computes few of them itself: it knows most speeds from different rows, for long."""
+    for seed, n, uneven, calls in ((1, 300, 0.0, 40), (0, 2000, 0.3, 100)):
+        speeds = np.random.default_rng(seed).uniform(500.0, 2000.0, 9)
+        rows = [np.random.default_rng(seed).lognormal(0.0, uneven, n), *[np.zeros(0)] * 8]
+        found = ratios(ranks(9, speeds, noise=0.02, seed=seed), rows, calls)
+        assert np.mean(found[calls // 2 :]) < 1.15, (seed, n, found)
+
+
+test_known_wrong_variants_of_rows_of_one_are_caught = rejects(
+    find_fault_of_rows_of_one,
+    [
+        (rows_knowledge, "Knowledge.learn", "if first", "if self._made.blind"),
+        (decider, "Decider.report", "again & self._seen.keys()", "self._seen"),
+    ],
+)
+
+
 def find_fault_after_changes() -> None:
     """Speeds are known again soon after they have changed, also of a borrower that has become slow and keeps its rows."""
     for seed in range(4):
