@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.measuring import campaign_parser, environments_of
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools.environment import ROOT, Environment
 
 LIMIT_S = 60.0  # without a new save, for a run that nothing happens to any more
@@ -47,10 +47,10 @@ SIGNALS = (*(getattr(signal, f"SIG{name}") for name in ("HUP", "INT", "QUIT", "T
 NUMBER = (b"PMI_RANK=", b"OMPI_COMM_WORLD_RANK=")  # of a rank, in its environment
 
 
-def ranks(mark: str, program: str) -> dict[int, int]:
+def ranks(run_id: str, program: str) -> dict[int, int]:
     """Return the process of each rank that runs `program`, without what stands before it."""
     found = {}
-    for pid in limit.bearers(mark):
+    for pid in processes.of_run(run_id):
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -112,7 +112,7 @@ class Start:
         """Start it on `n` ranks, with a scratch folder of its own in `folder`."""
         self.saves, self.scratch = folder / "saves", folder / "tmp"
         self.scratch.mkdir()
-        self.mark, env = limit.marked({**environment.variables(), "TMPDIR": str(self.scratch)})
+        self.run_id, env = processes.with_run_id({**environment.variables(), "TMPDIR": str(self.scratch)})
         self._out, self._err = open(folder / "out", "w+"), open(folder / "err", "w+")  # noqa: SIM115  (closed by `end`)
         words = [word.format(folder=self.saves, speeds=",".join(["0.1"] * n)) for word in program.words.split()]
         python = str(environment.python)
@@ -144,7 +144,7 @@ class Start:
 
     def end(self) -> tuple[str, str]:
         """End all processes of the run; return its stdout and stderr."""
-        limit.end(self.mark)
+        processes.end(self.run_id)
         self.process.wait()
         texts = []
         for file in (self._out, self._err):
@@ -164,12 +164,12 @@ def suffer(start: Start, misfortune: str, n: int, chance: random.Random) -> bool
             return False
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LATEST_S))
-    found = ranks(start.mark, start.module)
-    start.used |= {path for pid in limit.bearers(start.mark) for path in limit.mapped(Path(f"/proc/{pid}"))}
+    found = ranks(start.run_id, start.module)
+    start.used |= {path for pid in processes.of_run(start.run_id) for path in processes.mapped(Path(f"/proc/{pid}"))}
     if len(found) < n:
         return False
     if misfortune == "signal":
-        victim, number = chance.choice(sorted(limit.bearers(start.mark))), chance.choice(SIGNALS)
+        victim, number = chance.choice(sorted(processes.of_run(start.run_id))), chance.choice(SIGNALS)
         if victim == start.process.pid and number not in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             return False  # nobody could tell its end
         with contextlib.suppress(OSError):
@@ -231,7 +231,7 @@ def campaign(
             while happened < times and suffer(start, misfortune, n, chance):
                 happened += 1
             ended = comes_to_its_end(start)
-            left = ["a process"] * bool(limit.bearers(start.mark))
+            left = ["a process"] * bool(processes.of_run(start.run_id))
         finally:
             out, errors = start.end()
         left += ["shared memory"] * any(path.exists() for path in start.used)
@@ -428,5 +428,5 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--ranks-of"]:  # one of the programs, with the folder of its saves
         RANKS[sys.argv[2]](sys.argv[3])
         sys.exit()
-    with limit.interruptible():
+    with processes.interruptible():
         sys.exit(main())

@@ -16,7 +16,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from benchmarks.measuring import campaign_parser, environments_of
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools.environment import Environment
 
 LIMIT_S = 600.0  # of a start
@@ -75,5 +75,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with limit.interruptible():
+    with processes.interruptible():
         sys.exit(main())

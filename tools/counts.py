@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 
 NO_TEST = 5  # pytest's exit code when nothing was selected
 
@@ -48,7 +48,7 @@ def count(reports: Sequence[Path], exit_code: int, *, may_be_empty: bool = False
                 ended[name] = case.find("skipped") is None
     rest = [passed for name, passed in ended.items() if name not in failed]
     problem = ""
-    if exit_code == limit.HUNG:
+    if exit_code == processes.HUNG:
         problem = "hung"
     elif missing:
         problem = f"exit code {exit_code}, no report" + (f" of rank {', '.join(missing)}" if len(reports) > 1 else "")

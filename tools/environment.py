@@ -67,7 +67,7 @@ class Environment(NamedTuple):
     ) -> int:
         """Run `argv` from the project's root on `n` ranks for at most `timeout_s` seconds; `env` is added to the variables.
 
-        Returns the exit code of mpiexec, or limit.HUNG.
+        Returns the exit code of mpiexec, or processes.HUNG.
         """
         command, variables = self.job(n, argv)
         return limited.run(command, timeout_s, env={**variables, **(env or {})}, cwd=ROOT, stdout=stdout, stderr=stderr)

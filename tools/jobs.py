@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from lb_mpi.table import Table
 from tools import limited
 from tools.environment import ROOT, SETUP_LIMIT_S, Environment, SetupError, prepare, wanted
@@ -20,7 +20,7 @@ from tools.others import MUCH, Watch
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
 LIMIT_S = 300.0
 PAGE = "report.html"
-LOOK_S = 1.0  # at other programs, before the first job
+POLL_S = 1.0  # at other programs, before the first job
 
 
 class Job(NamedTuple):
@@ -96,7 +96,7 @@ def main() -> int:
     )
     parser.add_argument("--all", action="store_true", help="also run three longer jobs, which take some minutes")
     jobs = JOBS + (MORE if parser.parse_args().all else [])
-    with limit.interruptible(), ExitStack() as stack:
+    with processes.interruptible(), ExitStack() as stack:
         try:
             environment = wanted()
             prepare(environment)
@@ -107,7 +107,7 @@ def main() -> int:
             os.chdir(ROOT)
             os.execve(environment.python, [str(environment.python), "launch/demo", *sys.argv[1:]], environment.variables())
         watch = Watch()
-        time.sleep(LOOK_S)  # nothing of ours runs meanwhile
+        time.sleep(POLL_S)  # nothing of ours runs meanwhile
         if words := obstacles(len(os.sched_getaffinity(0)), watch.others()):
             print(words, flush=True)
         if limited.run([sys.executable, "-m", "apps.kernels"], SETUP_LIMIT_S, env=environment.variables(), cwd=ROOT):

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from lb_mpi.handlers import deferred
 
 LAST = 19  # of the priorities of processes
@@ -41,7 +41,7 @@ def run(
             else:
                 stderr.write(said)
                 stderr.flush()
-            return limit.HUNG
+            return processes.HUNG
 
 
 @contextlib.contextmanager
@@ -54,7 +54,7 @@ def started(
     stderr: IO[bytes] | None = None,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Start `argv` as `run` does; at the end of the block, however it comes, all its processes are ended."""
-    mark, env = limit.marked(env)
+    run_id, env = processes.with_run_id(env)
     process = None
     with tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True) as scratch:
         try:
@@ -70,7 +70,7 @@ def started(
                 )
             yield process
         finally:
-            limit.end(mark, process)
+            processes.end(run_id, process)
 
 
 def yield_cores(leader: int) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools import limited, others
 from tools.counts import Counts
 from tools.environment import ROOT
@@ -25,7 +25,7 @@ N_CORES = 3.5  # that stages may ask for at once: two, and more since no stage k
 N_IDLE = 2  # stages at once that take idle cores
 LIMIT_S = 3600.0  # for a stage
 SIGN_S = 10.0
-LOOK_S = 0.1
+POLL_S = 0.1
 MOST_AGAIN = 3  # failed stages that run once more; if more fail, it isn't for want of cores
 
 
@@ -67,11 +67,11 @@ class Running:
         return next((found[-1] for text in texts if (found := re.findall(r"\[ *\d+%\]", text))), "")
 
     def code(self) -> int | None:
-        """Its exit code, limit.HUNG when it must be ended, None while it runs."""
+        """Its exit code, processes.HUNG when it must be ended, None while it runs."""
         before = others.own_cpu_s()
         code = self._process.poll()
         self.cpu_s += others.own_cpu_s() - before  # what is added is that of a child which has been waited for
-        return limit.HUNG if code is None and self.seconds > LIMIT_S else code
+        return processes.HUNG if code is None and self.seconds > LIMIT_S else code
 
     def outcome(self, code: int) -> Outcome:
         """What has come of it."""
@@ -120,7 +120,7 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
                 signed = time.monotonic()
                 for one in running:
                     print(f"    {one.seconds:5.0f} s  {one.stage.name} {one.reached}", flush=True)
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
     return outcomes
 
 

@@ -6,7 +6,7 @@ import argparse
 import shutil
 import sys
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools import limited
 from tools.environment import ROOT, Environment, SetupError, prepare
 
@@ -28,7 +28,7 @@ def main() -> int:
     )
     parser.parse_args()
     environment = Environment("mpich", ROOT / ".venv-docs")
-    with limit.interruptible():
+    with processes.interruptible():
         try:
             prepare(environment, ["docs"])
         except SetupError as error:

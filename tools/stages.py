@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools.counts import Counts, count
 from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 
@@ -51,7 +51,7 @@ def check(environment: Environment, *command: str) -> Stage:
     """Make a stage that has no tests, `python -m COMMAND`: a static check, or what is to be done before the tests."""
 
     def outcome_of(folder: Path, code: int) -> Outcome:
-        problem = "hung" if code == limit.HUNG else f"exit code {code}" if code else ""
+        problem = "hung" if code == processes.HUNG else f"exit code {code}" if code else ""
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]

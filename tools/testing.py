@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
 from tools.stages import IDLE, KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
@@ -23,7 +23,7 @@ QUEUED = 4  # times as long, for tests that get the cores that others leave idle
 N_SHARES = 6  # of their files; each share is a stage
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
-WITHOUT_KERNELS = ("hung_ranks", "launch", "limit")  # files of that room that start while kernels are compiled
+WITHOUT_KERNELS = ("hung_ranks", "launch", "processes")  # files of that room that start while kernels are compiled
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
 ONE_MPI = re.compile(r"^pytestmark = .*one_mpi", re.MULTILINE)  # in files of that room with nothing for the other MPI
 
@@ -162,7 +162,7 @@ def _is_mpi(place: str) -> bool:
 def main() -> int:
     """./launch/test."""
     options, rest = parse()
-    with limit.interruptible():
+    with processes.interruptible():
         try:
             environment = wanted({"MPI": "mpich"} if options.both else os.environ)
             prepare(environment)

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from lb_mpi.checks import comma_list, emulated_speed, emulated_speeds
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from lb_mpi.cli.run.command import FAILED, Mistake, Parser
 from lb_mpi.cli.run.host import descendants
 from lb_mpi.cli.run.options import add_slow_ranks
@@ -35,8 +35,8 @@ from lb_mpi.table import counted
 PERIOD_S = 5e-3  # of one slice to run and one to rest, if the speed allows it
 RUN_S = (1e-3, 4e-3)  # the shortest and the longest slice to run; after shorter ones, more time goes to cold caches
 REST_S = 0.1e-3  # a shorter rest is postponed
-LOOK_S = 20e-3  # between two looks for signals
-SCAN_S = 50e-3  # between two looks for new descendants
+POLL_S = 20e-3  # between two polls for signals
+SCAN_S = 50e-3  # between two scans for new descendants
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 CREDIT_S = 50e-3  # limit of delays by others that are made up for at once
 LOST, LOST_S = 0.1, 0.2  # fraction of the time a program wants, and seconds, that others may use before a warning
@@ -60,15 +60,15 @@ class Program:
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], mask: set[int]) -> None:
         """Start `argv` with the variables `env` and the signal mask `mask`; this process must have no other thread."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
-        self._mark, env = limit.marked(env)
-        self._guard, self._leash = _post_guard(self._mark)
+        self._run_id, env = processes.with_run_id(env)
+        self._guard, self._leash = _post_guard(self._run_id)
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             become(argv, env, mask, parent, "throttle")
         self._files = [os.open(f"/proc/{self.pid}/{name}", os.O_RDONLY) for name in ("status", "schedstat")]
         self.status: int | None = None  # as from waitpid, once it has ended
-        self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last look
+        self._cpu_s = {self.pid: 0.0}  # of each process, also of those reaped since the last scan
         self._reaped_s = 0.0  # of those reaped before
         self._next_scan = 0.0
 
@@ -78,7 +78,7 @@ class Program:
             self._scan()
             self._next_scan = now + SCAN_S
         for pid in self._cpu_s:
-            with contextlib.suppress(OSError):  # ended: its CPU time is found with its parent at the next look
+            with contextlib.suppress(OSError):  # ended: its CPU time is found with its parent at the next scan
                 self._cpu_s[pid] = time.clock_gettime(~pid << 3 | 2)  # the id that clock_getcpuclockid(3) gives
         return sum(self._cpu_s.values()) + self._reaped_s
 
@@ -117,8 +117,8 @@ class Program:
     def close(self) -> None:
         """End its remaining processes, and dismiss the guard."""
         self.send(signal.SIGCONT)
-        limit.end(self._mark)
-        sys.stderr.write(limit.cannot_be_ended(limit.end_found(self._remaining)))  # those that have removed their mark
+        processes.end(self._run_id)
+        sys.stderr.write(processes.cannot_be_ended(processes.end_found(self._remaining)))  # those without the run id
         with contextlib.suppress(OSError):  # another process may have killed it
             os.write(self._leash, b"done")
             os.waitpid(self._guard, 0)
@@ -136,14 +136,14 @@ class Program:
         reaped_s = used.ru_utime + used.ru_stime
         for pid in {*descendants(os.getpid())} - {self._guard}:
             with contextlib.suppress(OSError):
-                children_cpu_s = limit.stat(pid).children_cpu_s
+                children_cpu_s = processes.stat(pid).children_cpu_s
                 found[pid] = self._cpu_s.get(pid, 0.0)
                 reaped_s += children_cpu_s
         self._cpu_s, self._reaped_s = found, reaped_s
 
 
-def _post_guard(mark: str) -> tuple[int, int]:
-    """Fork a process that ends all bearers of `mark` when this one dies; return its pid and the pipe that dismisses it."""
+def _post_guard(run_id: str) -> tuple[int, int]:
+    """Fork a process that ends all those of `run_id` when this one dies; return its pid and the pipe that dismisses it."""
     read_end, write_end = os.pipe()
     guard = os.fork()
     if guard:
@@ -159,7 +159,7 @@ def _post_guard(mark: str) -> tuple[int, int]:
         os.closerange(3, read_end)
         os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
         if not os.read(read_end, 1):
-            limit.end(mark)
+            processes.end(run_id)
     os._exit(0)
 
 
@@ -191,7 +191,7 @@ class RestAccount:
 
 
 class UsageWatch:
-    """The CPU time used by a program since the last look, and the time passed."""
+    """The CPU time used by a program since the last sample, and the time passed."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -200,9 +200,9 @@ class UsageWatch:
         self._activity = program.activity()
 
     def measure(self, stopped_s: float, n_stops: int) -> tuple[float, float]:
-        """Return (used_s, passed_s) since the last look, in which it was stopped `n_stops` times for `stopped_s` in all.
+        """Return (used_s, passed_s) since the last sample, in which it was stopped `n_stops` times for `stopped_s` in all.
 
-        A program that was runnable at both looks, and has not waited, wanted the processor all the time.  For one that has
+        A program that was runnable at both samples, and has not waited, wanted the processor all the time.  For one that has
         waited, the times in which it ran, was stopped, or queued for a core are known.
         """
         now, cpu_s, activity = time.monotonic(), self._program.cpu_s(), self._program.activity()
@@ -247,7 +247,7 @@ def _wait(program: Program, seconds: float) -> None:
     """Wait, at most slightly longer than until a signal comes; forward it."""
     until = time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0.0:
-        time.sleep(min(left_s, LOOK_S))
+        time.sleep(min(left_s, POLL_S))
         # With a timeout, Python 3.11 invents a signal if this process itself was stopped meanwhile.
         info = signal.sigtimedwait(FORWARDED, 0)
         if info is not None:

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.lab import ROOT
 from tools.environment import here
 
 
 @pytest.fixture
-def mark(tmp_path: Path) -> Iterator[dict[str, str]]:
+def run_env(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Variables for launch/run, after which no process of it is left, and no file in its TMPDIR."""
     scratch = tmp_path / "tmp"
     scratch.mkdir()
-    mark, env = limit.marked({**here().variables(), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT)})
+    run_id, env = processes.with_run_id({**here().variables(), "TMPDIR": str(scratch), "PYTHONPATH": str(ROOT)})
     yield env
-    left = limit.bearers(mark)
-    limit.end(mark)
+    left = processes.of_run(run_id)
+    processes.end(run_id)
     assert left == set()
     assert list(scratch.iterdir()) == []

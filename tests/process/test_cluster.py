@@ -13,7 +13,7 @@ import pytest
 from lb_mpi.cli.cluster import cluster as cluster_commands
 from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
 from lb_mpi.cli.cluster.network import Switch
-from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run import commands, processes
 from lb_mpi.cli.run.hosts import Host
 from tests.process.emulation import (
     HERE,
@@ -209,7 +209,7 @@ def test_ranks_that_the_network_of_mpi_does_not_connect_hang(delay_ms, tmp_path)
             _, err = process.communicate(timeout=LIMIT_S)
         finally:
             subprocess.run([*link, "up"], check=True)
-    assert process.returncode == limit.HUNG, err
+    assert process.returncode == processes.HUNG, err
     said = "^run: rank [0-9] on host h[0-9] hangs: waiting, as all ranks do, for [0-9]+ s in "
     assert re.search(said, err, re.MULTILINE), err
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])

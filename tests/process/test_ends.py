@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.started import LIMIT_S, on_ranks, started
 from tools import limited
 from tools.environment import ROOT, here
@@ -90,7 +90,7 @@ def test_buffers_of_a_failed_call_outlive_python() -> None:
 def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
     program = PROGRAM.format(error=error, kind=error.partition("(")[0])
     code, text = on_ranks(3, *runner, str(tmp_path / "program.py"), text=program, env={"PYTHONPATH": str(ROOT)})
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
     assert "SearchError: rank 1: " in text
     assert "AssertionError" not in text
 
@@ -98,7 +98,7 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple
 def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
     code, text = on_ranks(3, "-m", "apps.uts", "--tree", "T1L", env={"PYTHONPATH": str(tmp_path)})
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
@@ -106,7 +106,7 @@ def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[st
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first="import lb_mpi"))
     code, text = on_ranks(3, *runner, str(program), str(tmp_path / "seen"), env={"PYTHONPATH": str(ROOT)})
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
@@ -121,7 +121,7 @@ def test_ctrl_c_while_mpi_begins_is_reported_by_launch_run(tmp_path: Path, runne
         code = limited.run(argv, LIMIT_S, env=env, stdout=said, stderr=said)
         said.seek(0)
         text = said.read().decode()
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
     assert f"run: rank 1 on host {socket.gethostname()} was killed by signal 2 (Interrupt)\n" in text
     assert text.count("mine\n") >= 3  # a sitecustomize of the user's still runs
 
@@ -148,7 +148,7 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
     head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import calls\n"
     program.write_text(f"{head}comm = MPI.COMM_WORLD\n{last}")
     code, text = on_ranks(2, str(program), env={"PYTHONPATH": str(ROOT)})
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
     assert expected in text
     assert text.count("returned") == 2 * (what == "late ctrl-c")
 
@@ -163,7 +163,7 @@ def test_what_the_system_refuses_a_command_on_one_rank_is_said_once_and_ends_all
         "sys.exit(execute(Command('x', '', 'text', '{}', lambda _: None, run, ranks=True), [], 'x'))\n"
     )
     code, text = on_ranks(2, str(program), env={"PYTHONPATH": str(ROOT)})
-    assert code not in (0, limit.HUNG), text
+    assert code not in (0, processes.HUNG), text
     assert text.count("/nowhere: No such file or directory") == 1, text
     assert "Traceback" not in text
 

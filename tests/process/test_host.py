@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.cli.run import commands, limit, rank
+from lb_mpi.cli.run import commands, processes, rank
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
 from tests.process.started import LIMIT_S, started
 from tools.environment import ROOT
@@ -22,13 +22,13 @@ pytestmark = pytest.mark.one_mpi
 NOBODY = 65534
 DEATH = End("0", "here", -9)
 
-# Tells host.py of a mark: as rank.py does, or as the user `uid`.
+# Tells host.py of a run_id: as rank.py does, or as the user `uid`.
 SEND = """
 import array, os, socket, sys
 sys.path.insert(0, sys.argv[1])
 from lb_mpi import signs
 from lb_mpi.cli.run.rank import address
-mark, uid, data, with_file = sys.argv[2], int(sys.argv[3]), sys.argv[4].encode("utf-8", "surrogateescape"), sys.argv[5]
+run_id, uid, data, with_file = sys.argv[2], int(sys.argv[3]), sys.argv[4].encode("utf-8", "surrogateescape"), sys.argv[5]
 file = os.memfd_create(signs.NAME)
 os.ftruncate(file, signs.BYTES)
 page = memoryview(bytearray(signs.BYTES)).cast("Q")
@@ -37,7 +37,7 @@ os.pwrite(file, page, 0)
 if uid:
     os.setuid(uid)
 out = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-out.connect(address(mark))
+out.connect(address(run_id))
 given = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))] if with_file else []
 out.sendmsg([data], given)
 print("sent", flush=True)
@@ -48,8 +48,8 @@ sys.stdin.read()
 class Host:
     """A host.py, and who speaks to it."""
 
-    def __init__(self, process: subprocess.Popen[str], mark: str, env: dict[str, str]) -> None:
-        self._process, self.mark, self.env = process, mark, env
+    def __init__(self, process: subprocess.Popen[str], run_id: str, env: dict[str, str]) -> None:
+        self._process, self.run_id, self.env = process, run_id, env
         self._asked = 0
 
     def answers(self, *questions: str) -> list[str]:
@@ -67,7 +67,7 @@ class Host:
     @contextmanager
     def sent(self, data: str, *, uid: int = 0, saves: int = 0) -> Iterator[int]:
         """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
-        argv = [sys.executable, "-c", SEND, str(ROOT), self.mark, str(uid), data, str(saves or "")]
+        argv = [sys.executable, "-c", SEND, str(ROOT), self.run_id, str(uid), data, str(saves or "")]
         with started(argv, env=self.env, stdin=subprocess.PIPE) as process:
             assert process.stdout.readline() == "sent\n"
             yield process.pid
@@ -75,15 +75,15 @@ class Host:
 
 @pytest.fixture
 def host() -> Iterator[Host]:
-    mark, env = limit.marked(os.environ)
+    run_id, env = processes.with_run_id(os.environ)
     with started(commands.argv(sys.executable, "host"), cwd=ROOT, stdin=subprocess.PIPE) as process:
-        process.stdin.write(f"{mark}\n")
+        process.stdin.write(f"{run_id}\n")
         process.stdin.flush()
         assert process.stdout.readline().startswith("lb_mpi {")
-        yield Host(process, mark, env)
+        yield Host(process, run_id, env)
         process.stdin.close()
         assert process.wait(LIMIT_S) == 0
-    assert limit.bearers(mark) == set()
+    assert processes.of_run(run_id) == set()
 
 
 def begun(number: str) -> str:
@@ -126,11 +126,11 @@ def test_no_signal_goes_to_a_process_that_a_message_names(host):
 
 
 def test_a_name_that_another_process_could_foresee_is_not_used():
-    mark, _ = limit.marked({})
-    assert mark not in " ".join(commands.argv(sys.executable, "host"))
-    assert limit.marked({})[0].rpartition("-")[2] != mark.rpartition("-")[2]
-    assert len(mark.rpartition("-")[2]) == 16
-    assert mark in rank.address(mark)
+    run_id, _ = processes.with_run_id({})
+    assert run_id not in " ".join(commands.argv(sys.executable, "host"))
+    assert processes.with_run_id({})[0].rpartition("-")[2] != run_id.rpartition("-")[2]
+    assert len(run_id.rpartition("-")[2]) == 16
+    assert run_id in rank.address(run_id)
 
 
 def test_printed_lines_contain_no_control_characters():

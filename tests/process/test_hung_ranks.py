@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.mishaps import DONE, HOST, run
 from tests.process.started import needs_mpiexec
 
@@ -22,8 +22,8 @@ BLOCKED = "outside of lb_mpi, computing or blocked in MPI, for [0-9]+ s, "
     ("end", "4", [f"hangs: at the end of its program {AWAITED}"], ""),
     ("interrupted", "4", [f"hangs: at the end of its program {AWAITED}"], ""),
 ])  # fmt: skip
-def test_a_rank_that_hangs_is_named_with_its_stack_and_the_run_goes_on(tmp_path, mark, what, hang_s, reported, line):
-    code, out, err = run(what, tmp_path, mark, "--restarts", "1", "--hang-s", hang_s)
+def test_a_rank_that_hangs_is_named_with_its_stack_and_the_run_goes_on(tmp_path, run_env, what, hang_s, reported, line):
+    code, out, err = run(what, tmp_path, run_env, "--restarts", "1", "--hang-s", hang_s)
     assert code == 0, err
     assert out.endswith(DONE)
     for words in reported:
@@ -35,17 +35,17 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_run_goes_on(tmp_path,
 
 @needs_mpiexec
 @pytest.mark.parametrize(("what", "rank"), [("leave", "2"), ("leave-together", "[012]")])
-def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(tmp_path, mark, what, rank):
-    code, _, err = run(what, tmp_path, mark, "--restarts", "1")
-    assert code not in (0, limit.HUNG), err
+def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(tmp_path, run_env, what, rank):
+    code, _, err = run(what, tmp_path, run_env, "--restarts", "1")
+    assert code not in (0, processes.HUNG), err
     assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
     assert "run: no restart: the program has failed\n" in err
 
 
 @needs_mpiexec
-def test_a_dead_process_that_watches_ranks_is_named_and_the_run_goes_on(tmp_path, mark):
+def test_a_dead_process_that_watches_ranks_is_named_and_the_run_goes_on(tmp_path, run_env):
     words = f"hydra_pmi_proxy on host {HOST}, the process of MPI that watches rank [012], has died|mpiexec died by"
-    code, out, err = run("watcher-SIGKILL-2", tmp_path, mark, "--restarts", "1", "--hang-s", "2")
+    code, out, err = run("watcher-SIGKILL-2", tmp_path, run_env, "--restarts", "1", "--hang-s", "2")
     assert code == 0, err
     assert out.endswith(DONE)
     assert re.search(f"^run: ({words})", err, re.MULTILINE), err

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.lab import gone, until
 from tests.process.started import LIMIT_S, started
 from tools import limited, schedule, stages, testing
@@ -49,7 +49,7 @@ def family(folder: Path) -> list[int]:
 def test_a_hanging_command_is_ended_with_all_its_descendants(tmp_path):
     with tempfile.TemporaryFile() as said:
         argv = [sys.executable, "-c", FAMILY, str(tmp_path)]
-        assert limited.run(argv, 6.0, env=HERE, stderr=said) == limit.HUNG
+        assert limited.run(argv, 6.0, env=HERE, stderr=said) == processes.HUNG
         said.seek(0)
         text = said.read().decode()
     assert "hung: ended after 6 s" in text
@@ -71,9 +71,9 @@ def test_processes_left_by_a_finished_command_are_ended(tmp_path):
 def test_ctrl_c_ends_everything(tmp_path, number):
     script = f"""
 import sys
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tools import limited
-with limit.interruptible():
+with processes.interruptible():
     limited.run([sys.executable, "-c", {FAMILY!r}, {str(tmp_path)!r}], 60.0, env={HERE!r})
 """
     with started([sys.executable, "-c", script], cwd=ROOT) as process:
@@ -99,7 +99,7 @@ def reports(folder: Path, *ranks: str) -> list[Path]:
     (["psfep"], 1, Counts(2, 2, 1), ""),
     (["pps", "pfs", "pfs"], 1, Counts(1, 1, 1), ""),  # a test that fails on any rank has failed once
     (["", "p"], 134, Counts(1, 1, 0), "exit code 134, no report of rank 0"),
-    (["p"], limit.HUNG, Counts(1, 1, 0), "hung"),
+    (["p"], processes.HUNG, Counts(1, 1, 0), "hung"),
     (["s"], 0, Counts(0, 1, 1), "no test ran"),
     (["p"], 3, Counts(1, 1, 0), "exit code 3"),
 ])  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import commands, limit, watch
+from lb_mpi.cli.run import commands, processes, watch
 from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until
@@ -17,9 +17,9 @@ from tests.process.started import LIMIT_S, needs_mpiexec, started
 
 
 @needs_mpiexec
-def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path, mark):
+def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path, run_env):
     record = tmp_path / "record"
-    code, out, err = run("kill-root", tmp_path, mark, "--restarts", "3", "--record", str(record), "--progress")
+    code, out, err = run("kill-root", tmp_path, run_env, "--restarts", "3", "--record", str(record), "--progress")
     assert (code, out) == (0, DONE) or "BAD TERMINATION" in out, err  # which MPICH's mpiexec prints there
     assert out.endswith(DONE)
     assert f"run: rank 0 on host {HOST} was killed by signal 9 (Killed)\n" in err
@@ -30,8 +30,8 @@ def test_a_run_whose_rank_0_is_killed_goes_on(tmp_path, mark):
 
 
 @needs_mpiexec
-def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path, mark):
-    code, out, err = run("watcher-SIGKILL-1", tmp_path, mark, "--restarts", "1")
+def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path, run_env):
+    code, out, err = run("watcher-SIGKILL-1", tmp_path, run_env, "--restarts", "1")
     assert (code, out.endswith(DONE)) == (0, True), err
 
 
@@ -40,9 +40,9 @@ def test_a_rank_whose_watching_process_is_killed_is_started_again(tmp_path, mark
     ("kill-unsaved", "no restart: it died as the last time, and nothing was saved in between", "**"),
     ("raise", "no restart: the program has failed", "*"),
 ])  # fmt: skip
-def test_a_failure_that_would_repeat_ends_the_run(tmp_path, mark, what, why, starts):
-    code, _, err = run(what, tmp_path, mark, "--restarts", "3")
-    assert code not in (0, 75, limit.HUNG), err
+def test_a_failure_that_would_repeat_ends_the_run(tmp_path, run_env, what, why, starts):
+    code, _, err = run(what, tmp_path, run_env, "--restarts", "3")
+    assert code not in (0, 75, processes.HUNG), err
     assert "sitecustomize" not in err  # Python says it there when that of launch/run fails
     assert f"run: {why}\n" in err
     assert (tmp_path / "starts").read_text() == starts
@@ -55,8 +55,8 @@ def test_a_failure_that_would_repeat_ends_the_run(tmp_path, mark, what, why, sta
     pytest.param("wait-together-exit", signal.SIGTERM, 1, marks=pytest.mark.one_mpi),
     pytest.param("wait-together-break", signal.SIGTERM, 2, marks=pytest.mark.one_mpi),
 ])  # fmt: skip
-def test_a_program_that_can_saves_before_it_is_ended(tmp_path, mark, what, number, save):
-    with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=mark) as process:
+def test_a_program_that_can_saves_before_it_is_ended(tmp_path, run_env, what, number, save):
+    with started(argv(what, tmp_path, "--restarts", "3"), cwd=ROOT, env=run_env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(number)
         _, err = process.communicate(timeout=LIMIT_S)
@@ -68,8 +68,8 @@ def test_a_program_that_can_saves_before_it_is_ended(tmp_path, mark, what, numbe
 
 @needs_mpiexec
 @pytest.mark.one_mpi
-def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path, mark):
-    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tmp_path, run_env):
+    with started(argv("linger", tmp_path), cwd=ROOT, env=run_env) as process:
         until((tmp_path / "ready").exists)
         process.send_signal(signal.SIGUSR1)
         said = []
@@ -84,8 +84,8 @@ def test_a_program_that_cannot_save_goes_on_after_the_signal_that_asks_for_it(tm
 
 
 @needs_mpiexec
-def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path, mark):
-    with started(argv("linger", tmp_path), cwd=ROOT, env=mark) as process:
+def test_nothing_is_left_of_an_mpiexec_that_is_killed(tmp_path, run_env):
+    with started(argv("linger", tmp_path), cwd=ROOT, env=run_env) as process:
         until((tmp_path / "ready").exists)
         for pid in children(process.pid):
             name = Path(f"/proc/{pid}/cmdline").read_text().partition("\0")[0]
@@ -105,7 +105,7 @@ import os, signal, sys, time
 from pathlib import Path
 from lb_mpi import signs
 from lb_mpi.cli.run.host import children
-from lb_mpi.cli.run.limit import stat
+from lb_mpi.cli.run.processes import stat
 folder, rank = Path(sys.argv[1]), int(os.environ["PMI_RANK"])
 starts = folder / "starts"
 if rank == 0:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import commands, limit, mpiexec, start, watch
+from lb_mpi.cli.run import commands, mpiexec, processes, start, watch
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.mpiexec import Mpiexec, command, identify
 from lb_mpi.cli.run.start import fill
@@ -251,7 +251,7 @@ def test_other_output_of_a_host_is_not_an_answer(monkeypatch):
     lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
     lines += [r"lb_mpi \377", r"\033[2Jhi"]
     script = "".join(f"printf '%b\\n' {shlex.quote(line)}; " for line in lines)
-    with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "mark") as one:
+    with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "run-id") as one:
         assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
         assert one.ends() == one.states() == []
 
@@ -259,7 +259,7 @@ def test_other_output_of_a_host_is_not_an_answer(monkeypatch):
 def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch):
     monkeypatch.chdir(ROOT)
     mute = ["sh", "-c", """echo 'lb_mpi {"host": "far"}'; cat > /dev/null"""]
-    with watch.Watch(["far"], mute, sys.executable, "mark") as one:
+    with watch.Watch(["far"], mute, sys.executable, "run-id") as one:
         one.reach()
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 1000.0)
@@ -302,7 +302,7 @@ def test_a_stopped_mpiexec_is_named_when_all_ranks_have_ended(lab):
     parent = "int(open(f'/proc/{os.getppid()}/stat').read().rpartition(')')[2].split()[1])"
     more = ["--hang-s", "1", "--", sys.executable, "-c", program.replace("MPIEXEC", parent)]
     code, _, err = lab.run("one two", *more)
-    assert code == limit.HUNG
+    assert code == processes.HUNG
     assert re.search("^run: all ranks have ended, but mpiexec has not for", err, re.MULTILINE)
 
 

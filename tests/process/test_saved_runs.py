@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.campaign import ranks
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.started import started
 from tools.environment import ROOT, here
 
@@ -32,7 +32,7 @@ def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None
     options = ["--steps", "1000000", "--save", str(folder), "--save-every", "1"]
     argv = [str(environment.python), "-m", APP, *SMALL, *options]
     command, variables = environment.job(n, argv)
-    mark, env = limit.marked({**os.environ, **variables})
+    run_id, env = processes.with_run_id({**os.environ, **variables})
     last = max(committed(folder), default=0)
     try:
         with started(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL) as process:
@@ -41,11 +41,11 @@ def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None
                 assert process.poll() is None, process.communicate()[1]
                 assert time.monotonic() < deadline
                 time.sleep(1e-3)
-            os.kill(process.pid if victim is None else ranks(mark, APP)[victim], number)
+            os.kill(process.pid if victim is None else ranks(run_id, APP)[victim], number)
             _, errors = process.communicate(timeout=LIMIT_S)
             return process.returncode, errors
     finally:
-        limit.end(mark)
+        processes.end(run_id)
 
 
 def test_a_run_that_is_killed_and_then_stopped_ends_with_the_same_bits(tmp_path):

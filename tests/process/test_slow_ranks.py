@@ -15,8 +15,8 @@ from tests.process.started import needs_mpiexec, started
 @pytest.mark.parametrize(
     "what", ["sleep-inside", *[pytest.param(f"{what}-outside", marks=pytest.mark.one_mpi) for what in ("read", "compute")]]
 )
-def test_a_rank_that_is_slow_does_not_hang(tmp_path, mark, what):
-    code, out, err = run(what, tmp_path, mark, "--hang-s", "2")
+def test_a_rank_that_is_slow_does_not_hang(tmp_path, run_env, what):
+    code, out, err = run(what, tmp_path, run_env, "--hang-s", "2")
     assert (code, out) == (0, DONE.replace("start 2", "start 1")), err
     assert "hangs" not in err
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.cli.run import commands, hangs, limit
+from lb_mpi.cli.run import commands, hangs, processes
 from lb_mpi.cli.run.lines import RankState
 from tests.process.lab import ROOT, script
 from tests.process.started import needs_mpiexec
@@ -70,7 +70,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     """launch/run of tests/programs/late.py, in this process; no process of it is left."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(hangs, "START_S", 4.0)
-    mark, env = limit.marked({**here().variables(), "PYTHONPATH": str(ROOT)})
+    run_id, env = processes.with_run_id({**here().variables(), "PYTHONPATH": str(ROOT)})
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 
@@ -80,7 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
         return code, *capfd.readouterr()
 
     yield call
-    assert limit.bearers(mark) - {os.getpid()} == set()
+    assert processes.of_run(run_id) - {os.getpid()} == set()
 
 
 def named(err: str) -> list[str]:
@@ -90,7 +90,7 @@ def named(err: str) -> list[str]:
 @needs_mpiexec
 def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run):
     code, _, err = run("stopped", "--hang-s", "1")
-    assert code == limit.HUNG, err
+    assert code == processes.HUNG, err
     assert named(err) == [("rank 1", "")], err
 
 
@@ -98,7 +98,7 @@ def test_a_rank_that_is_stopped_before_mpi_begins_is_named(run):
 def test_a_rank_that_is_stopped_before_its_program_is_named(run, tmp_path):
     python = script(tmp_path / "python-stopped", STOPPED)
     code, _, err = run("asleep", "--hang-s", "5", "--restarts", "2", python=python)
-    assert code == limit.HUNG, err
+    assert code == processes.HUNG, err
     assert named(err) == [("rank 1", ", in its start, before its program")], err
     assert f"rank 1 on host {socket.gethostname()} hangs" in err
 

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import emulated_speeds
 from lb_mpi.cli.cluster.network import MTU, need, run, start_daemon
-from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run import commands, processes
 from lb_mpi.cli.run.command import Parser, say
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
 from lb_mpi.cli.run.options import add_slow_ranks
@@ -152,9 +152,9 @@ class EmulatedCluster(NamedTuple):
 
     def down(self) -> None:
         """Remove all parts of the cluster, and nothing else; repeated calls do no harm."""
-        with limit.uninterrupted():
-            if left := limit.end_found(self.processes):
-                raise ClusterError(limit.cannot_be_ended(left).strip())
+        with processes.uninterrupted():
+            if left := processes.end_found(self.processes):
+                raise ClusterError(processes.cannot_be_ended(left).strip())
             for namespace in self.namespaces():
                 _ip("netns", "delete", namespace)
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -250,7 +250,7 @@ def main(options: argparse.Namespace) -> int:
         return commands.main("run", ["--help"], "cluster run")
     if options.command == "list":
         return say("".join(f"{name}\n" for name in names()))
-    with limit.interruptible("cluster: "):
+    with processes.interruptible("cluster: "):
         check()
         try:
             if options.command == "up":

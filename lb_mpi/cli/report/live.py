@@ -21,11 +21,11 @@ from lb_mpi.graph import Floats
 from lb_mpi.record.events import Driver
 from lb_mpi.status import StatusLine
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class Totals(NamedTuple):
-    """Totals of some ranks' records, at one time or of the time between two looks."""
+    """Totals of some ranks' records, at one time or of the time between two polls."""
 
     seconds: Floats  # (P,) end of each record, since the start of the run
     useful_s: Floats  # (P,) seconds of work so far, including a slow rank's rests
@@ -44,7 +44,7 @@ def totals(run: Run) -> Totals:
 def words(run: Run, before: Totals | None = None) -> str:
     """Return a line about a run: steps of the program, if it counts them, work done, and how busy ranks were since `before`.
 
-    Without an earlier look at the same ranks, everything since the start counts.
+    Without an earlier poll of the same ranks, everything since the start counts.
     """
     now = totals(run)
     if before is None or len(before.done) != len(now.done) or (now.done < before.done).any():
@@ -114,7 +114,7 @@ def follow(folder: Path) -> None:
                 shown = found
             if over:
                 return
-        if wait_for_eof(LOOK_S):
+        if wait_for_eof(POLL_S):
             line.clear()
             return
 

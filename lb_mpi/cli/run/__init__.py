@@ -5,7 +5,7 @@
       watch.py         the connections to the hosts: what each has, who is alive, what ranks report
       hangs.py         (pure) states of ranks -> which hang
       restarting.py    (pure) how a run has ended -> whether it starts again, on which hosts
-    host.py        on each host: passes on what its ranks report; ends all that is left of the run (limit.py)
+    host.py        on each host: passes on what its ranks report; ends all that is left of the run (processes.py)
       rank.py          around each rank: reports its start and its end
       site/            in each rank: guards the start of MPI
     lines.py       what rank.py tells host.py, and host.py tells watch.py
@@ -13,5 +13,5 @@
 A rank itself reports in a page of memory (`lb_mpi.signs`), which host.py reads.  These files need Python alone: they run
 on hosts and with interpreters on which nothing has been checked yet.  So they read /proc, without psutil.
 
-Other commands use command.py (a `Command`, and how it is executed), options.py, hosts.py (hostfiles) and limit.py.
+Other commands use command.py (a `Command`, and how it is executed), options.py, hosts.py (hostfiles) and processes.py.
 """

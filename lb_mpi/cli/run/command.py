@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import meant
-from lb_mpi.cli.run.limit import HUNG
+from lb_mpi.cli.run.processes import HUNG
 from lb_mpi.cli.run.rank import number
 from lb_mpi.errors import Error, Stopped
 

@@ -1,7 +1,7 @@
 """The part of launch/run on each host: `python lb_mpi/cli/run host`, in the program's working folder.
 
     input       output
-    MARK [WORD] (the first line: the mark of the run's processes, and a word in their command lines: limit.py)
+    RUN_ID [WORD] (the first line: the id of the run, and a word in its command lines: processes.py)
                 lb_mpi {...}         at the start: facts of the host (lb_mpi.mpi.common.facts), or {"error": ...}
     ? K         lb_mpi state {...}   of each rank that has reported something new, or is quiet
                 lb_mpi alive K
@@ -10,11 +10,11 @@
                 lb_mpi end {...}     a rank on this host has ended, or MPI's process that watches it (reported by rank.py)
 
 Ranks send it datagrams (rank.py), but any user of the machine can send one.  So it asks the kernel for the sender, which
-must be a process of this user.  All else is ignored.  The mark isn't on the command line, where all users see it: nobody can
+must be a process of this user.  All else is ignored.  The id isn't on the command line, where all users see it: nobody can
 take the socket's name before this process.
 
 When its input ends, or nothing arrives for LOST_S, the program is over, or this host is cut off.  Then all processes on this
-host that bear MARK or have WORD in their command lines are ended.
+host of the run RUN_ID, or that have WORD in their command lines are ended.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lb_mpi import signs
-from lb_mpi.cli.run import limit, rank
+from lb_mpi.cli.run import processes, rank
 from lb_mpi.cli.run.lines import Begin, End, RankState, Stack, line_of, read
 
 SHARE = 0.02  # of a core: a rank that uses more is computing
 MOVED_BYTES = 4096  # read or written: a rank that has moved more makes progress; timers of an MPI also move some
 ASLEEP = 0.5  # of the time: a rank that sleeps longer is waiting
 QUIET_S = 2.0  # shorter times of a rank are not reported
-LOOK_S = 0.2  # minimum time between two looks, for a meaningful share
+POLL_S = 0.2  # minimum time between two samples, for a meaningful share
 STACK_S = 2.0  # for writing a stack
 _STOPPED = ("T", "t")
 _MOVED = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
@@ -70,7 +70,7 @@ class Idle:
         self._turns, self._used = 0, Used(0.0)
 
     def away_and_idle_s(self, now: float, seen: signs.Seen, used: Used) -> tuple[float, float]:
-        """Return the seconds away, and the idle ones, at this look."""
+        """Return the seconds away, and the idle ones, at this sample."""
         computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
         moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
         stops = used.stopped != self._used.stopped
@@ -85,17 +85,17 @@ class Waiting:
     """Measure how long a rank has been mostly asleep in lb_mpi: in calls, where it waits for others, or in no call."""
 
     def __init__(self, now: float) -> None:
-        self._since = self._looked = now
+        self._since = self._polled = now
         self._asleep_s = 0.0
         self._in_call = False
 
     def waits_s(self, now: float, seen: signs.Seen) -> float:
-        """Return the waiting seconds at this look."""
-        if (passed_s := now - self._looked) >= LOOK_S:
+        """Return the waiting seconds at this sample."""
+        if (passed_s := now - self._polled) >= POLL_S:
             in_call = bool(seen.phase)
             if in_call != self._in_call or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
                 self._since = now
-            self._looked, self._asleep_s, self._in_call = now, seen.asleep_s, in_call
+            self._polled, self._asleep_s, self._in_call = now, seen.asleep_s, in_call
         return now - self._since
 
 
@@ -162,7 +162,7 @@ def children(pid: int) -> list[int]:
     found: list[int] = []
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):
-            found += map(int, limit.read_at_once(f"/proc/{pid}/task/{thread}/children").split())
+            found += map(int, processes.read_at_once(f"/proc/{pid}/task/{thread}/children").split())
     return found
 
 
@@ -182,7 +182,7 @@ def _used(pid: int) -> Used:
     cpu_s, moved_bytes, states, tree = 0.0, 0, set(), descendants(pid)
     for one in tree:
         with contextlib.suppress(OSError):
-            stat = limit.stat(one)
+            stat = processes.stat(one)
             states.add(stat.state)
             cpu_s += stat.cpu_s + stat.children_cpu_s
             # by the program (rchar, wchar), and by a disk while a call of the program lasts (read_bytes, write_bytes)
@@ -254,7 +254,7 @@ class Side:
 
     def _begin(self, number: str, pid: int, file: int) -> None:
         with contextlib.suppress(OSError):
-            self.parents.add(limit.stat(pid).parent)
+            self.parents.add(processes.stat(pid).parent)
         self._ranks[number] = Rank(number, pid, file)
 
     def _end(self, end: End) -> None:
@@ -299,20 +299,20 @@ def serve(side: Side, from_ranks: socket.socket) -> None:
 
 def main(_arguments: Sequence[str]) -> int:
     """Output, then end all remaining processes."""
-    with limit.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
+    with processes.interruptible(), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as from_ranks:
         with open(0, "rb", buffering=0, closefd=False) as file:  # keeps the lines after the first one for later
-            mark, _, word = file.readline().decode().strip().partition(" ")
-        if not mark:
+            run_id, _, word = file.readline().decode().strip().partition(" ")
+        if not run_id:
             return 0
         side = Side()
         try:
             from_ranks.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             with contextlib.suppress(OSError):  # two names of one host: the other process receives the datagrams
-                from_ranks.bind(rank.address(mark))
+                from_ranks.bind(rank.address(run_id))
             say(facts())
             serve(side, from_ranks)
         except BrokenPipeError:
             pass
         finally:
-            limit.end(mark, word=word, dead=side.parents)
+            processes.end(run_id, word=word, dead=side.parents)
     return 0

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 
 PREFIX = ".lb_mpi-progress-"  # of a folder for records that nobody wants to keep
 END_S = 3.0  # for the process to exit and restore the terminal
@@ -49,7 +49,7 @@ def scratch(place: str) -> Iterator[str]:
     for left in Path(place).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
         pid = left.name.split("-")[-2]
         with contextlib.suppress(OSError, ValueError):
-            if left.lstat().st_uid == os.geteuid() and not limit.is_alive(int(pid)):
+            if left.lstat().st_uid == os.geteuid() and not processes.is_alive(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)  # follows no link
     folder = tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=place)
     try:

@@ -4,7 +4,7 @@
 nor host.  This process forwards its signals to the program, which dies with it.  It ends as the program does, but with exit
 code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
-Its reports go to host.py on the same host, as datagrams to a socket whose address is the mark of the run: at the start the
+Its reports go to host.py on the same host, as datagrams to a socket whose address is the id of the run: at the start the
 rank and the file of the program's signs (`lb_mpi.signs`), later its end, and whether MPI had asked it to end.  The death of
 its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lb_mpi import signs
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from lb_mpi.cli.run.lines import Begin, End, line_of
 
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
@@ -36,9 +36,9 @@ _COLON = re.compile(r"\\*:")
 SEND_S = 5.0  # for host.py to receive the report of an end
 
 
-def address(mark: str) -> str:
+def address(run_id: str) -> str:
     """Return the address of host.py's socket: an abstract one, without a file, private to the host (or namespace)."""
-    return f"\0lb_mpi-{mark}"
+    return f"\0lb_mpi-{run_id}"
 
 
 def number(variables: Mapping[str, str]) -> str:
@@ -48,10 +48,10 @@ def number(variables: Mapping[str, str]) -> str:
 
 def send(what: Begin | End, *files: int, wait_s: float | None = SEND_S) -> bool:
     """Send a report and `files` to host.py; False if it is absent, or can't receive within `wait_s` (None: no limit)."""
-    mark = os.environ.get(limit.MARK, "").rpartition(":")[2]
+    run_id = os.environ.get(processes.RUN_ID, "").rpartition(":")[2]
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
         out.settimeout(wait_s)
-        out.connect(address(mark))
+        out.connect(address(run_id))
         socket.send_fds(out, [line_of(what).encode()], files)
         return True
     return False

@@ -38,8 +38,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from lb_mpi.cli.run.hosts import Host
-from lb_mpi.cli.run.limit import HUNG
 from lb_mpi.cli.run.lines import End
+from lb_mpi.cli.run.processes import HUNG
 from lb_mpi.signs import SAVED
 from lb_mpi.table import counted
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lb_mpi.cli.run import commands, limit
+from lb_mpi.cli.run import commands, processes
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import PATIENCE, FirstSigns, Hang, awaited, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
@@ -30,7 +30,7 @@ from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
 from lb_mpi.cli.run.progress import followed, remove_records, scratch
 from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
-from lb_mpi.cli.run.watch import LOOK_S, SSH, Watch, is_here
+from lb_mpi.cli.run.watch import POLL_S, SSH, Watch, is_here
 from lb_mpi.handlers import deferred
 from lb_mpi.signs import SAVE_SIGNAL, SAVED
 from lb_mpi.table import counted
@@ -86,7 +86,7 @@ def main(options: argparse.Namespace) -> int:
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if bool(program) == options.check:
         raise ValueError("expected a PROGRAM, or --check")
-    with limit.interruptible("run: "):
+    with processes.interruptible("run: "):
         return run(options, program)
 
 
@@ -145,13 +145,14 @@ class MpiJob:
         Ctrl-C and similar signals end the run: SystemExit or KeyboardInterrupt, unless the program saves first.  SIGUSR1
         only requests a save: a program that can't save goes on.
         """
-        mark, env = limit.marked(variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated))
+        env = variables(self.mpi, {**os.environ, **self.recording}, emulated=self.options.emulated)
+        run_id, env = processes.with_run_id(env)
         wanted = sorted(set(self.ranks)) if before is None else range(len(self.hosts))
         names = [self.hosts[index].name for index in wanted]
         with contextlib.ExitStack() as stack:
             link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(SSH[0])))
             word = link.parent.name if link else ""
-            watch = stack.enter_context(Watch(names, SSH, self.python, mark, word))
+            watch = stack.enter_context(Watch(names, SSH, self.python, run_id, word))
             ranks = self.placed(watch, before)
             if not ranks:
                 return 1
@@ -170,10 +171,10 @@ class MpiJob:
                     hosts = [self.hosts[index].name for index in ranks]
                     run = _Run(process, watch, hosts, signals, self)
                     while run.goes_on():
-                        time.sleep(LOOK_S)
+                        time.sleep(POLL_S)
                     return run.outcome()
             finally:
-                limit.end(mark, process)
+                processes.end(run_id, process)
 
     def describe(self, watch: Watch, ranks: Sequence[int], env: Mapping[str, str], *, first: bool) -> None:
         """Print hosts; at the `first` start, also versions and the command line."""

@@ -52,14 +52,14 @@ SIGN_S = 12.0  # another host is given up after this time without a sign of life
 ASK_S = 1.0  # between two questions
 CLOSE_S = 5.0
 MOST_LINES = 40  # kept of a host's output before it answers: banners, warnings
-LOOK_S = 0.05  # between two looks at the hosts' output
+POLL_S = 0.05  # between two polls of the hosts' output
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 
 
 class Connection:
     """A connection to one host.  It uses one socket for all, since file descriptors are scarce with many hosts."""
 
-    def __init__(self, name: str, ssh: Sequence[str], python: str, mark: str, word: str) -> None:
+    def __init__(self, name: str, ssh: Sequence[str], python: str, run_id: str, word: str) -> None:
         self.name = name
         self.facts: dict[str, str] = {}
         self.answered = 0  # number of the last question that it has answered
@@ -80,7 +80,7 @@ class Connection:
                 start_new_session=True,  # Ctrl-C reaches this program, which then ends the others in good order
             )
         self._socket.setblocking(False)
-        self.send(f"{mark} {word}")
+        self.send(f"{run_id} {word}")
 
     def fileno(self) -> int:
         """Return the descriptor that becomes readable when the host has sent something, or is gone."""
@@ -160,19 +160,19 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
     def __init__(
-        self, names: Iterable[str], ssh: Sequence[str], python: str, mark: str, word: str = ""
+        self, names: Iterable[str], ssh: Sequence[str], python: str, run_id: str, word: str = ""
     ) -> None:
         """Start to connect to all hosts."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
-        self._looked = time.monotonic()
+        self._polled = time.monotonic()
         self._gone: dict[str, str] = {}  # a line for each host that is gone, by name
         self._ready = selectors.DefaultSelector()  # select(2) can't count beyond 1024
-        self.here = Connection(socket.gethostname(), ssh, python, mark, word)
+        self.here = Connection(socket.gethostname(), ssh, python, run_id, word)
         self.hosts: list[Connection] = []
         self._all = {self.here}
         try:
             for name in names:
-                self.hosts.append(self.here if is_here(name) else Connection(name, ssh, python, mark, word))
+                self.hosts.append(self.here if is_here(name) else Connection(name, ssh, python, run_id, word))
                 self._all.add(self.hosts[-1])
         except BaseException:
             self.close()
@@ -204,7 +204,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem."""
         deadline = time.monotonic() + REACH_S
         while any(not one.facts and one.ended() is None for one in self._all) and time.monotonic() < deadline:
-            self._listen(LOOK_S)
+            self._listen(POLL_S)
             time.sleep(0.01)
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
 
@@ -230,8 +230,8 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         """Listen; return a line for each host that is gone.  This machine counts as busy while its host.py exists."""
         self._listen(0.0)
         now = time.monotonic()
-        waited_s = min(now - self._looked, ASK_S)  # time in which this process was stopped does not count as waiting
-        self._looked = now
+        waited_s = min(now - self._polled, ASK_S)  # time in which this process was stopped does not count as waiting
+        self._polled = now
         for one in self.hosts:
             why = one.ended()
             one.silent_s += waited_s
@@ -266,7 +266,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             one.stacks.pop(rank, None)
             one.send(f"stack {rank}")
         while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
-            self._listen(LOOK_S)
+            self._listen(POLL_S)
         return found[0] if found else ""
 
     def hear(self, seconds: float) -> list[str]:
@@ -278,7 +278,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             late = [one.name for one in expected if one.answered < asked]
             if not late or time.monotonic() > deadline:
                 return late
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when asked."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lb_mpi.cli.run import limit
+from lb_mpi.cli.run import processes
 from tests.process.lab import until
 from tests.process.started import LIMIT_S, started
 from tools import limited
@@ -27,17 +27,17 @@ pytestmark = [pytest.mark.one_mpi, pytest.mark.skipif(sys.platform != "linux", r
 
 def test_a_file_that_is_longer_than_a_read_returns_is_read_whole(tmp_path):
     (tmp_path / "children").write_bytes(whole := b"1234567 " * 2000)
-    assert limit.read_at_once(str(tmp_path / "children")) == whole
+    assert processes.read_at_once(str(tmp_path / "children")) == whole
 
 
 def test_processes_that_cannot_be_ended_are_named_and_not_awaited(monkeypatch, capsys):
-    monkeypatch.setattr(limit, "GRACE_S", 0.05)
-    monkeypatch.setattr(limit, "LEFT_S", 0.1)
-    mark, env = limit.marked(os.environ)
+    monkeypatch.setattr(processes, "GRACE_S", 0.05)
+    monkeypatch.setattr(processes, "LEFT_S", 0.1)
+    run_id, env = processes.with_run_id(os.environ)
     with started(SLEEP, env=env) as process:
         with monkeypatch.context() as patch:  # as in state D: no signal has an effect
             patch.setattr(os, "kill", lambda pid, number: None)
-            limit.end(mark)
+            processes.end(run_id)
         assert process.poll() is None
     said = capsys.readouterr().err
     assert f"left behind: process {process.pid} is still there " in said
@@ -45,25 +45,25 @@ def test_processes_that_cannot_be_ended_are_named_and_not_awaited(monkeypatch, c
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch, number):
-    processes = []
+    started = []
 
     class Popen(subprocess.Popen[bytes]):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
-            processes.append(self)
+            started.append(self)
             signal.raise_signal(number)
 
     monkeypatch.setattr(subprocess, "Popen", Popen)
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        with pytest.raises(SystemExit) as raised, limit.interruptible():
+        with pytest.raises(SystemExit) as raised, processes.interruptible():
             limited.run(SLEEP, 60.0, env=os.environ)
     finally:
         signal.signal(signal.SIGTERM, before[0])
         signal.signal(signal.SIGINT, before[1])
     assert raised.value.code == 128 + number
-    assert processes[0].returncode == -signal.SIGTERM
+    assert started[0].returncode == -signal.SIGTERM
 
 
 @pytest.fixture
@@ -77,26 +77,26 @@ def segment() -> Iterator[Path]:
 
 def test_segments_in_use_stay_and_others_go(segment):
     with segment.open("r+b") as file:
-        limit.remove_orphans()
+        processes.remove_orphans()
         assert segment.exists()  # somebody has it open
         mapped = mmap.mmap(file.fileno(), 4096)
-    limit.remove_orphans()
+    processes.remove_orphans()
     assert segment.exists()  # somebody has it mapped
     mapped.close()
-    until(lambda: limit.remove_orphans() or not segment.exists())  # another process may look at it for a moment
+    until(lambda: processes.remove_orphans() or not segment.exists())  # another process may look at it for a moment
 
 
 def test_files_of_the_user_and_segments_of_earlier_runs_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(limit, "_FOLDER", tmp_path)
+    monkeypatch.setattr(processes, "_FOLDER", tmp_path)
     names = "mpich_shm_c4ac3b79_0", "sm_segment.a.de-b.0.e4790001.1", "osc_sm.vm.e4790001.0.4", "ucx_shm_posix_8310561"
     mine = "osc_amplitudes.npy", "osc_sm.npy", "sm_segment.results.npy", "mpich_shm_data", "ucx_shm_x"
     for name in (*names, *mine):
         (tmp_path / name).touch()
     with monkeypatch.context() as patch:
-        patch.setattr(limit, "_BEGAN_S", limit.time.time() + 1.0)
-        limit.remove_orphans()
+        patch.setattr(processes, "_BEGAN_S", processes.time.time() + 1.0)
+        processes.remove_orphans()
         assert len([*tmp_path.iterdir()]) == len(names) + len(mine)
-    limit.remove_orphans()
+    processes.remove_orphans()
     assert {path.name for path in tmp_path.iterdir()} == set(mine)
 
 
@@ -106,7 +106,7 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment, more):
     if subprocess.run([*inside, "true"], capture_output=True).returncode:
         pytest.skip("no user namespaces here")
     with segment.open():
-        remove = "from lb_mpi.cli.run import limit; limit.remove_orphans()"
+        remove = "from lb_mpi.cli.run import processes; processes.remove_orphans()"
         subprocess.run([*inside, sys.executable, "-c", remove], cwd=ROOT, check=True)
         assert segment.exists()
 
@@ -117,7 +117,7 @@ def test_a_segment_stays_where_it_cannot_be_known_who_uses_it(segment, more):
 def test_in_a_container_segments_are_removed_unless_the_machine_shares_them(segment, monkeypatch, pid, ipc, removed):
     found, plain = {f"/proc/self/ns/{name}": SimpleNamespace(st_ino=n) for name, n in (("pid", pid), ("ipc", ipc))}, os.stat
     monkeypatch.setattr(os, "stat", lambda path, **how: found.get(path) or plain(path, **how))
-    limit.remove_orphans()
+    processes.remove_orphans()
     assert segment.exists() != removed
 
 
@@ -155,7 +155,7 @@ runpy.{start}, run_name="__main__")
 def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path, monkeypatch, by_others):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
-    mark, env = limit.marked(os.environ)
+    run_id, env = processes.with_run_id(os.environ)
     with subprocess.Popen([sys.executable, "-c", stubborn], env=env, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         (tmp_path / "elsewhere").mkdir()
@@ -171,7 +171,7 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path, monkeypat
                 process.wait()
             while "Z" not in Path(f"/proc/{dead.pid}/stat").read_text():
                 pass
-            limit.end(mark, process, dead=[dead.pid, os.getpid()])
+            processes.end(run_id, process, dead=[dead.pid, os.getpid()])
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}
 
 
@@ -198,5 +198,5 @@ def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path, mon
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "scandir", scandir)
-        limit.remove_sessions([])
+        processes.remove_sessions([])
     assert {path.name for path in tmp_path.iterdir()} == {f"prted.{os.getpid()}", f"prted.{process.pid + 1}", "prted.name"}

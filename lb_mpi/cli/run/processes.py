@@ -2,9 +2,9 @@
 
 MPI can't be trusted with the first: a hung rank hangs its mpiexec, and both MPICH and Open MPI start ranks in separate
 process groups or sessions, which a signal to the command's group doesn't reach.  So every process that a command starts
-inherits a mark in its environment, and all bearers of the mark are ended, whatever their parent is by then.
+inherits a run id in its environment, and all processes with this id are ended, whatever their parent is by then.
 
-ssh starts mpiexec's daemons on other hosts without the mark, and they outlive an mpiexec that is killed or cut off while
+ssh starts mpiexec's daemons on other hosts without the id, and they outlive an mpiexec that is killed or cut off while
 they start.  So the command lines of a run on several hosts contain a word unique to the run (start.py).
 
 A killed MPI can't remove its shared memory, which is megabytes a job, nor Open MPI its folders.  `end` removes them.
@@ -31,7 +31,7 @@ from typing import NamedTuple
 HUNG = 124  # the exit code of a command that was ended at its limit, as of timeout(1)
 GRACE_S = 0.4  # between SIGTERM and SIGKILL: after Ctrl-C, all is over within a second
 LEFT_S = 5.0  # a process that survives SIGKILL this long hangs in the kernel, for example on a dead file server
-MARK = "LB_MPI_LAUNCH"
+RUN_ID = "LB_MPI_LAUNCH"
 _UNWINDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 _PROC = Path("/proc")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -43,20 +43,20 @@ _NAMES = re.compile(  # of shared memory: MPICH's, Open MPI's with host, job and
 _BEGAN_S = time.time()  # this process began before all that it starts
 
 
-def marked(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return a new mark that nobody can guess, and `env` with it: `end` finds the processes started so."""
-    mark = f"{os.getpid()}-{secrets.token_hex(8)}"
-    return mark, {**env, MARK: f"{env.get(MARK, '')}:{mark}"}  # runs may be nested
+def with_run_id(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """Return a new run id that nobody can guess, and `env` with it: `end` finds the processes started so."""
+    run_id = f"{os.getpid()}-{secrets.token_hex(8)}"
+    return run_id, {**env, RUN_ID: f"{env.get(RUN_ID, '')}:{run_id}"}  # runs may be nested
 
 
 def end(
-    mark: str,
+    run_id: str,
     process: subprocess.Popen[bytes] | None = None,
     *,
     word: str = "",
     dead: Iterable[int] = (),
 ) -> None:
-    """End all processes that bear `mark` or are in the session of `process`; then remove what a killed MPI leaves.
+    """End all processes of the run `run_id` or in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
     that still exists LEFT_S later.  `dead`: such processes that may have ended before.
@@ -67,7 +67,7 @@ def end(
     def find() -> set[int]:
         if process:
             process.poll()  # a dead leader must not count as left
-        found = bearers(mark, leader, word)
+        found = of_run(run_id, leader, word)
         asked.update(found)
         return found
 
@@ -112,8 +112,8 @@ def cannot_be_ended(pids: Iterable[int]) -> str:
     return "".join(f"left behind: process {pid} is still there {LEFT_S:g} s after SIGKILL\n" for pid in sorted(pids))
 
 
-def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
-    """Return the processes that bear `mark`, or are in the session `session`, or have `word` in their command line."""
+def of_run(run_id: str, session: int = -1, word: str = "") -> set[int]:
+    """Return the processes of the run `run_id`, or in the session `session`, or have `word` in their command line."""
     found = set()
     for path in _PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # ended meanwhile, or another user's
@@ -121,7 +121,7 @@ def bearers(mark: str, session: int = -1, word: str = "") -> set[int]:
             named = word and path.stat().st_uid == os.geteuid() and word.encode() in (path / "cmdline").read_bytes()
             if one.state in "ZX":
                 continue
-            if named or one.session == session or mark in _marks((path / "environ").read_bytes()):
+            if named or one.session == session or run_id in _run_ids((path / "environ").read_bytes()):
                 found.add(int(path.name))
     return found
 
@@ -166,9 +166,9 @@ def read_at_once(path: str) -> bytes:
         os.close(file)
 
 
-def _marks(environ: bytes) -> list[str]:
+def _run_ids(environ: bytes) -> list[str]:
     for entry in environ.split(b"\0"):
-        if entry.startswith(MARK.encode() + b"="):
+        if entry.startswith(RUN_ID.encode() + b"="):
             return os.fsdecode(entry).partition("=")[2].split(":")
     return []
 
