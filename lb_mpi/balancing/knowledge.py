@@ -188,16 +188,19 @@ class RowCosts:
         return observed, tick_work
 
     def compare(self, timed: Sequence[tuple[Rowset, int, float]]) -> list[Observation]:
-        """Compare the ranks by (rows, rank, ticks) of rows measured for the first time, as if all rows cost the same."""
+        """Compare the ranks by (rows, rank, ticks) of rows measured for the first time, as if all rows cost the same.
+
+        Only ranks whose rows took long enough to be timed well.
+        """
         n, ticks = np.zeros((2, 1 + max((by for _, by, _ in timed), default=0)))
         for rows, by, its_ticks in timed:
             if not math.isnan(its_ticks):
                 n[by] += count(rows)
                 ticks[by] += max(its_ticks, FEWEST)
-        if not len(n) > self.rank or not n[self.rank]:
+        if not len(n) > self.rank or ticks[self.rank] < BLOCK_S:
             return []
         row = ticks[self.rank] / n[self.rank]
-        others = [by for by in np.flatnonzero(n).tolist() if by != self.rank]
+        others = [by for by in np.flatnonzero(ticks >= BLOCK_S).tolist() if by != self.rank]
         return [Observation(by, FAINT * row * min(n[by], n[self.rank]), math.log(row * n[by] / ticks[by])) for by in others]
 
 
