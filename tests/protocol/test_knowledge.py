@@ -102,7 +102,7 @@ test_known_wrong_variants_of_rows_of_one_are_caught = rejects(
 )
 
 
-def test_different_rows_tell_of_a_rank_only_if_they_took_long_enough_to_be_timed():
+def test_different_rows_compare_ranks_only_if_they_took_long_enough_to_be_timed():
     for own_s, other_s, seen in ((0.1, 0.2, [1]), (1e-5, 0.2, []), (0.1, 1e-5, [])):
         found = rows_knowledge.RowCosts(0, 4).compare([(slice(0, 2), 0, own_s), (slice(2, 4), 1, other_s)])
         assert [one.other for one in found] == seen
