@@ -27,7 +27,7 @@ from lb_mpi.checks import integer, meant, number, show
 from lb_mpi.graph import Floats
 
 UP = 0.7  # weight of a measurement larger than the known value
-FORGET = 0.9  # decay of an observation in each later round that has observations of the same
+FORGET = 0.9  # decay of what was observed of a rank, in each later round that observes it again
 KEEP = 0.5  # weight of the earlier fraction of savings that came true
 HOPE = 0.01  # per call: how fast trust returns to 1
 CAREFUL = 0.25  # the smallest caution

@@ -190,7 +190,7 @@ class RowCosts:
     def compare(self, timed: Sequence[tuple[Rowset, int, float]]) -> list[Observation]:
         """Compare the ranks by (rows, rank, ticks) of rows measured for the first time, as if all rows cost the same.
 
-        Only ranks whose rows took long enough to be timed well.
+        A rank whose rows took less than BLOCK_S is left out: its time would be mostly noise.
         """
         n, ticks = np.zeros((2, 1 + max((by for _, by, _ in timed), default=0)))
         for rows, by, its_ticks in timed:

@@ -229,7 +229,8 @@ class Asking:
 
     In a `quick` call, the neighbours are due after a moment, otherwise at once.
 
-    A rank that many help at once would be the last to finish.  So of many neighbours, only the next AT_ONCE count as such.
+    A rank that many help at once would be the last to finish.  If there are more than AT_ONCE neighbours, those with the
+    next numbers after this rank's are asked at once; the others wait for their turn among all ranks.
     `size`: number of ranks; 0: unknown.  Then only the neighbours are asked, one after each idle pause.
     """
 

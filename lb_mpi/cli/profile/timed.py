@@ -362,7 +362,7 @@ class Installed:
             return self.adopt(result[0]), self.adopt(result[1])
         return result
 
-    # What follows is `begin` of the kinds of calls, with options in keywords.
+    # Each method below is the `begin` of one kind of call; keywords are its options.
 
     def call(self, call: TimedCall, args: Args, kwargs: Kwargs, *, whom: int = NOBODY) -> None:
         """Begin a call that waits for no rank, such as a query, or for `whom`."""

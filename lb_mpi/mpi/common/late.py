@@ -152,7 +152,6 @@ class Questions:
             if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
                 _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
 
-
     def serve(self, waited_s: float) -> None:
         """Answer what the others have asked, and note what they have answered."""
         status = MPI.Status()
