@@ -190,7 +190,6 @@ def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str
     note = 'import sys\nwith open("asked", "a") as out:\n    out.write(" ".join(sys.argv[1:]) + "\\n")'
     show = "if sys.argv[1] == 'show': print(*sys.argv[3].replace('n[1-2]', 'n1,n2').split(','), sep='\\n')"
     script(tmp_path / "bin" / "scontrol", f"{note}\n{show}")
-    script(tmp_path / "bin" / "sinfo", "import sys\nprint('big,speed_0.4,gpu' if '--nodes=n2' in sys.argv else '(null)')")
     env = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}", "TMPDIR": str(tmp_path / "bin")}
     return env | {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_ID": "17"} | variables
 
@@ -205,8 +204,8 @@ def test_a_batch_job_that_has_saved_is_queued_again(tmp_path, code, requeued):
         _, err = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, err) == (code, "")
     assert (tmp_path / "asked").read_text().splitlines() == ["show hostnames n[1-2]", *requeued]
-    assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8 speed=0.4\n-- my program x"
-    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol", "sinfo"]  # no host list
+    assert (tmp_path / "given").read_text() == "n1 slots=8\nn2 slots=8\n-- my program x"
+    assert sorted(path.name for path in (tmp_path / "bin").iterdir()) == ["python", "scontrol"]  # no host list
 
 
 @pytest.mark.one_mpi
