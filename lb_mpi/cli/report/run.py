@@ -145,13 +145,12 @@ def spans(run: Run, calls: Rows) -> Floats:
     return took
 
 
-def timeline(run: Run, columns: int, begin_s: float = 0.0, end_s: float | None = None) -> Floats:
+def timeline(run: Run, columns: int) -> Floats:
     """Return (ranks, columns, phases) fractions of each column's time; they add up to 1, or less if some time is unknown."""
-    end_s = run.seconds if end_s is None else end_s
-    edges = np.linspace(begin_s, end_s, columns + 1)
+    edges = np.linspace(0.0, run.seconds, columns + 1)
     ranks = zip(run.ranks, run.offsets_s, strict=True)
     parts: Floats = np.diff([spent_by(one, edges - offset) for one, offset in ranks], axis=1)
-    return parts * (columns / (end_s - begin_s)) if end_s > begin_s else parts
+    return parts * (columns / run.seconds) if run.seconds > 0.0 else parts
 
 
 def spent_by(one: Stored, times: Floats) -> Floats:
