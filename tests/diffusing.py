@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import ArrayLike
 
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm, coefficients
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.rebalancing.flow import MAX_STEPS, THRESHOLD, TOLERANCE, momentum
+from lb_mpi.rebalancing.flow import MAX_STEPS, TOLERANCE, Flow
 
 
 def random_graph(seed: int, n: int, extra: int) -> nx.Graph:
@@ -99,42 +97,18 @@ def merge(graph: Graph, flows: list[Floats]) -> Floats:
     return np.array([there[ends] for ends in zip(*(end.tolist() for end in graph.edges()), strict=True)])
 
 
-# --- the flows of a rebalancing: `lb_mpi.rebalancing.flow` for all ranks at once ---
+def level(quotient: Graph, loads: Floats, speeds: Floats, *, max_steps: int = MAX_STEPS, order: int = 1) -> list[Flow]:
+    """The flows of a rebalancing: one object per rank, each of which receives its neighbours' numbers only.
 
-
-class Levelled(NamedTuple):
-    """What `level` has found."""
-
-    flows: Floats  # (E,) work from the tail to the head of each edge of the quotient graph; < 0: from head to tail
-    steps: int  # exchanges between neighbours, without the first one
-    residual: float  # the imbalance after the flow
-
-
-def level(
-    quotient: Graph, loads: ArrayLike, speeds: ArrayLike, *, tolerance: float = TOLERANCE, max_steps: int = MAX_STEPS
-) -> Levelled:
-    """The flows of all ranks at once, as arrays, with the same bits as one `Flow` on each rank.
-
-    quotient : the graph of P ranks; its weights don't matter.  loads, speeds (P,) of the ranks.  The steps end
-    when the imbalance is at most `tolerance`, or after `max_steps`.
+    order : -1 for neighbours in the opposite order.
     """
-    size = quotient.n
-    work, speed = np.asarray(loads, dtype=float), np.asarray(speeds, dtype=float)
-    mean = float(work.sum() / speed.sum())
-    threshold = (1.0 + THRESHOLD * tolerance) * mean
-    here = np.repeat(np.arange(size), quotient.degrees)  # each edge from both ends, in the order of Flow.flows
-    there = quotient.indices
-    most = speed / (quotient.degrees + 1.0)
-    tau = np.minimum(most[here], most[there])
-    time, flows, last, steps = work / speed, np.zeros(len(here)), np.zeros(len(here)), 0
-    while (residual := _above(time, mean)) > tolerance and steps < max_steps:
-        excess, weight = np.maximum(time - threshold, 0.0), momentum(steps, size)
-        last = (1.0 + weight) * (tau * (excess[here] - excess[there])) + weight * last
-        flows += last
-        time = time - np.bincount(here, last, size) / speed
-        steps += 1
-    return Levelled(flows[here < there], steps, residual)
-
-
-def _above(time: Floats, mean: float) -> float:
-    return max(0.0, float(time.max()) / mean - 1.0) if mean > 0.0 else 0.0
+    mean = float(loads.sum() / speeds.sum())
+    near = [quotient.neighbours(rank).tolist()[::order] for rank in range(quotient.n)]
+    each = zip(near, loads.tolist(), speeds.tolist(), strict=True)
+    flows = [Flow(rank, others, load, speed, mean, size=quotient.n) for rank, (others, load, speed) in enumerate(each)]
+    numbers = [flow.start() for flow in flows]
+    while flows[0].steps < max_steps:
+        numbers = [flow.step({other: numbers[other] for other in near[flow.rank]}) for flow in flows]
+        if max(flow.residual for flow in flows) <= TOLERANCE:
+            break
+    return flows

@@ -1,6 +1,7 @@
 """The apps on real MPI, on as many ranks as there are: exact counts, exact marks, verified paths, clear errors."""
 
 import contextlib
+import functools
 import io
 import json
 import math
@@ -17,7 +18,9 @@ from scipy import ndimage
 import lb_mpi
 from apps import command, heat, maze, particles, sweep, tsp, uts, weather
 from apps.maze_search import FREE, random_maze
+from apps.speeds import Varying
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
+from lb_mpi.mpi.graph.halo import HaloPlan
 from tests.mpi.sizes import COMM
 
 PAPER = str(pathlib.Path(__file__).parents[1] / "data" / "maze16.txt")
@@ -148,6 +151,16 @@ def test_particles_stay_within_their_neighbourhood():
     particles.advect(positions, 9, 12, 4.0, 6.0, 7)
     assert np.abs(positions[:, 1:] - before[:, 1:]).max() <= 1.0
     assert len(np.unique(particles.cells_of(positions, 12))) > 50
+
+
+def test_particles_move_with_their_cells(monkeypatch):
+    monkeypatch.setattr(HaloPlan, "rebalance", functools.partialmethod(HaloPlan.rebalance, when="always"))
+    with lb_mpi.distribute(COMM, particles.cells((9, 12)), parts=np.zeros(108, int)) as plan:
+        mine = particles.initial(3000 * (COMM.rank == 0), (9, 12))
+        mine, _ = particles.simulate(COMM, plan, mine, (9, 12), 3, 20, Varying(1.0), rebalance=True)
+        assert np.isin(particles.cells_of(mine, 12), plan.vertices).all()
+        assert plan.history.n_moved > 0 or COMM.size == 1
+    assert COMM.allreduce(len(mine)) == 3000
 
 
 TOO_FAST, ONE_MORE = ",".join(["2"] * COMM.size), ",".join(["1"] * (COMM.size + 1))

@@ -182,3 +182,15 @@ def test_two_threads_get_their_own_results_and_errors(number, caplog):
             assert not any(one.is_alive() for one in threads), "a thread waits for ever"
 
     in_script(script)
+
+
+def test_a_map_begins_when_the_tasks_of_a_closed_executor_are_done():
+    def script():
+        with lb_mpi.Pool() as pool:
+            executor = lb_mpi.Executor()
+            future = executor.submit(time.sleep, 0.1)
+            executor.shutdown(wait=False)
+            assert pool.map(task, range(5)) == [task(k) for k in range(5)]
+            assert future.done()
+
+    in_script(script)
