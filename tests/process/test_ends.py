@@ -141,6 +141,18 @@ ENDINGS = {
 }
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_executor_never_entered_lets_mpi_be_finalized(tmp_path: Path, n: int) -> None:
+    program = str(tmp_path / "program.py")
+    made = "from mpi4py import MPI\nimport lb_mpi\nexecutor = lb_mpi.Executor(MPI.COMM_WORLD)\n"
+    tasks = "done = executor.submit(abs, -1)\n" if n == 1 else ""
+    ends = "MPI.Finalize()\nprint('finalized', flush=True)\n" + ("assert done.result(0) == 1\n" if tasks else "")
+    code, text = on_ranks(n, program, text=made + tasks + ends, env={"PYTHONPATH": str(ROOT)})
+    assert code == 0, text
+    assert text.count("finalized\n") == n, text
+    assert ("rank 1 has ended its program without working for the pool or executor" in text) == (n > 1)
+
+
 @pytest.mark.parametrize("what", ENDINGS)
 def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Path, what: str) -> None:
     last, expected = ENDINGS[what]

@@ -58,6 +58,7 @@ _kept: list[Any] = []  # buffers that MPI may still write to, and communicators 
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # those of them whose user has freed the communicator
+ending: list[Callable[[], None]] = []  # called when the program finalizes MPI, while that can still be used
 _answering = threading.Lock()  # held by the thread that answers other ranks
 
 
@@ -386,8 +387,14 @@ def end_with_mpi() -> None:
     """Report that the program is at its end when MPI is finalized; does nothing before MPI is initialised, or repeatedly."""
     global _end_key
     if _end_key == MPI.KEYVAL_INVALID and MPI.Is_initialized() and not MPI.Is_finalized():
-        _end_key = MPI.Comm.Create_keyval(delete_fn=lambda _comm, _key, _value: signs.end())
+        _end_key = MPI.Comm.Create_keyval(delete_fn=_end)
         MPI.COMM_SELF.Set_attr(_end_key, None)  # MPI.Finalize deletes it first of all
+
+
+def _end(_comm: MPI.Comm, _keyval: int, _value: None) -> None:
+    signs.end()
+    for last in ending:
+        last()
 
 
 @atexit.register

@@ -29,6 +29,7 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
+from lb_mpi.mpi.common.communicator import ending
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.parcels import Buffer
@@ -269,6 +270,10 @@ class Dispatcher(PoolActor):
         """See `PoolActor`; shut all executors down."""
         if isinstance(error, KeyboardInterrupt):
             self.interrupt()
+        self.end()
+
+    def end(self) -> None:
+        """Shut all executors down, and wait for their tasks, before MPI is finalized."""
         for given in [*self._open.values()]:
             self.close(given)
         self.thread.join()
@@ -564,6 +569,14 @@ def _fail(given: Submissions, tasks: Iterable[Task]) -> None:
 
 dispatchers: list[Dispatcher] = []  # that run
 _late: list[threading.Thread] = []  # in tasks that go on after a failure or Ctrl-C
+
+
+def _end_executors() -> None:
+    for one in [*dispatchers]:
+        one.end()
+
+
+ending.append(_end_executors)
 
 
 @atexit.register

@@ -22,7 +22,7 @@ from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.mpi.common.busy import bind
 from lb_mpi.mpi.common.carrier import Meter
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
-from lb_mpi.mpi.common.communicator import blocking, duplicate, presence_of
+from lb_mpi.mpi.common.communicator import blocking, duplicate, ending, presence_of
 from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Parcels
@@ -275,6 +275,9 @@ def _end_without_serving() -> None:
     for ranks in [*_servers]:
         if not MPI.Is_finalized():
             ranks.end_without_serving()
+
+
+ending.append(_end_without_serving)
 
 
 def need_level(needed: int, why: str) -> None:
