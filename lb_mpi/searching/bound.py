@@ -72,6 +72,9 @@ class Bound:
     def update(self, value: float) -> bool:
         """Share a value that this rank has found; if it is better than `best`, it becomes `best`, and True is returned.
 
+        Of fractions that are rounded to the same float, the first is kept, and False returned for the others: the float is
+        worse than each of them, so True might replace a solution by a worse one.
+
         Raises ValueError unless the value is a finite number, and for an integer that no float holds exactly: two
         different integers might be the same float.
         """

@@ -40,6 +40,14 @@ def test_a_rounded_value_is_no_better_than_the_value(sense, value):
     assert value <= bound.best < value + 256 if sense == "min" else value - 256 < bound.best <= value
 
 
+@pytest.mark.parametrize("sense", ["min", "max"])
+def test_of_fractions_with_the_same_float_the_first_is_kept(sense):
+    bound = Bound(sense)
+    assert bound.update(Fraction(1, 3) + Fraction(1, 10**20))
+    assert not bound.update(Fraction(1, 3) + Fraction(2, 10**20))
+    assert not bound.update(Fraction(1, 3) + Fraction(1, 10**20))
+
+
 @pytest.mark.parametrize("value", [2**53 + 1, -(2**53) - 1, np.int64(2**60 + 1), 10**30])
 def test_an_integer_that_no_float_holds_is_refused(value):
     """Otherwise a better value than the best would be taken for the same one."""
