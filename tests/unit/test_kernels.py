@@ -47,6 +47,14 @@ def test_a_kernel_is_compiled_once_for_all_environments_of_a_user(tmp_path):
     assert run(other, tmp_path) == ["0", "1"]
 
 
+def test_kernels_that_are_not_compiled_do_not_warn_of_overflows():
+    program = "from lb_mpi.partitioning.compiled import next_random, random_state\nprint(next_random(random_state(1), 1000))"
+    env = {**os.environ, "NUMBA_DISABLE_JIT": "1"}
+    command = [sys.executable, "-W", "error", "-c", program]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("225\n", "")
+
+
 def add(a: int, b: int) -> int:
     return a + b
 
