@@ -62,14 +62,14 @@ class ProcessPool(lb_mpi.Pool):
     ) -> Any:
         """See multiprocessing; `callback` is called with each result, as in schwimmbad's MultiPool."""
         try:
-            return super().map(func, _items(iterable), chunksize=chunksize, callback=callback)
+            return super().map(func, _items(iterable), chunksize=_size(chunksize), callback=callback)
         except lb_mpi.TaskError as error:
             _raise_own(error)
 
     def starmap(self, func: Function, iterable: Iterable[Any], chunksize: int | None = None) -> Any:  # type: ignore[override]
         """See multiprocessing."""
         try:
-            return super().starmap(func, _items(iterable), chunksize=chunksize)
+            return super().starmap(func, _items(iterable), chunksize=_size(chunksize))
         except lb_mpi.TaskError as error:
             _raise_own(error)
 
@@ -81,25 +81,29 @@ class ProcessPool(lb_mpi.Pool):
         """See multiprocessing."""
         return super().apply_async(func, *args, **options)
 
-    def map_async(self, func: Function, iterable: Iterable[Any], *args: Any, **options: Any) -> Any:  # type: ignore[override]
+    def map_async(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None, *args: Any, **options: Any
+    ) -> Any:
         """See multiprocessing."""
-        return super().map_async(func, iterable, *args, **options)
+        return super().map_async(func, iterable, _size(chunksize), *args, **options)
 
-    def starmap_async(self, func: Function, iterable: Iterable[Any], *args: Any, **options: Any) -> Any:  # type: ignore[override]
+    def starmap_async(  # type: ignore[override]
+        self, func: Function, iterable: Iterable[Any], chunksize: int | None = None, *args: Any, **options: Any
+    ) -> Any:
         """See multiprocessing."""
-        return super().starmap_async(func, iterable, *args, **options)
+        return super().starmap_async(func, iterable, _size(chunksize), *args, **options)
 
     def imap(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See multiprocessing."""
-        return _Outcomes(super().imap(partial(_attempt, func), _items(iterable), chunksize=chunksize))
+        return _Outcomes(super().imap(partial(_attempt, func), _items(iterable), chunksize=_size(chunksize)))
 
     def imap_unordered(  # type: ignore[override]
         self, func: Function, iterable: Iterable[Any], chunksize: int | None = None
     ) -> Iterator[Any]:
         """See `imap`."""
-        return _Outcomes(super().imap_unordered(partial(_attempt, func), _items(iterable), chunksize=chunksize))
+        return _Outcomes(super().imap_unordered(partial(_attempt, func), _items(iterable), chunksize=_size(chunksize)))
 
 
 def _items(given: Iterable[Any]) -> Iterable[Any]:
@@ -108,6 +112,11 @@ def _items(given: Iterable[Any]) -> Iterable[Any]:
     as_list = isinstance(given, str | bytes | bytearray) or (isinstance(given, np.ndarray) and kind is not np.ndarray)
     by_index = not hasattr(kind, "__iter__") and hasattr(kind, "__getitem__")
     return list(given) if as_list or by_index else given
+
+
+def _size(chunksize: int | None) -> int | None:
+    """Return a chunksize that Pool takes: True is an integer, as it is for multiprocessing."""
+    return int(chunksize) if isinstance(chunksize, bool) else chunksize
 
 
 class _Raised(NamedTuple):

@@ -81,6 +81,9 @@ def outcomes(results):
 def main():
     with Pool(4, begin, (5,)) as pool:
         print(*outcomes(pool.imap(odd, range(6))), *sorted(outcomes(pool.imap_unordered(odd, iter([1, 0, 1]))), key=str))
+        for many in (True, 10**9):
+            assert pool.map(abs, [-1], many) == pool.starmap(abs, [[-1]], many) == pool.map_async(abs, [-1], many).get(60)
+            assert [*pool.imap(abs, iter([-1]), many)] == [1] == [*pool.imap_unordered(abs, [-1], many)]
         print(pool.map(square, range(5), 2), pool.starmap(pow, [(2, 3)]), pool._processes)
         print(list(pool.imap(square, range(3), 1)), sorted(pool.imap_unordered(square, range(3), 2)))
         print(pool.map_async(square, range(4), callback=print).get(60), pool.apply(pow, (2,), {"exp": 5}))

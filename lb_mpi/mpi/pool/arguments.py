@@ -80,7 +80,7 @@ def check_options(function: Any, options: MapOptions, *, star: bool, lazy: bool,
     checks.function("function", function)
     checks.choice("to", to, ("root", "all"))
     if (chunksize := options.get("chunksize")) is not None:
-        chunksize = checks.integer("chunksize", chunksize, least=1, most=MOST)
+        chunksize = min(MOST, checks.integer("chunksize", chunksize, least=1))  # more are all
     if (key := options.get("key")) is not None and (not isinstance(key, str) or not key):
         raise TypeError(f"key = {show(key)}: expected a text that identifies the function in its checkpoint")
     retries = checks.integer("retries", options.get("retries", 0), least=0, most=MOST)
