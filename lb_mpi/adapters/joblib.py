@@ -11,8 +11,9 @@ for a script that `python -m lb_mpi pool` starts.  A program that runs on all ra
 
 A call uses at most `n_jobs` ranks, by default all.  Its tasks are grouped by joblib's auto-batching.  Numpy arrays of at
 least `max_nbytes` (joblib's argument, 1 MB) are sent once to each host, where all ranks read them from shared memory; they
-are read-only, as joblib's memmaps are, and are kept until the call ends.  Calls within tasks are sequential.  Where a call
-requires shared memory (`require="sharedmem"`), joblib uses threads.
+are read-only, as joblib's memmaps are, and are kept until the call ends; with `mmap_mode="c"` or None, each task gets a copy
+of its own.  A np.memmap that can be written is opened by each task as the same file, which all hosts must reach.  Calls in
+tasks are sequential.  Where a call requires shared memory (`require="sharedmem"`), joblib uses threads.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from joblib.parallel import (
 )
 
 import lb_mpi
+from lb_mpi.adapters.inside import Beginning, ignored, within_task
 
 MAX_NBYTES = 1_000_000
 
@@ -37,14 +39,25 @@ MAX_NBYTES = 1_000_000
 class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     """Runs joblib's batches as tasks of an `lb_mpi.Executor`: of `executor`, or of its own, one for each call.
 
-    Its methods are those of joblib's ParallelBackendBase.
+    `initializer` is called as initializer(*initargs) once on each rank, for each executor of its own.  Its methods are those
+    of joblib's ParallelBackendBase.
     """
 
-    supports_retrieve_callback = True
+    supports_retrieve_callback = supports_inner_max_num_threads = True
     default_n_jobs = -1
 
-    def __init__(self, *, executor: lb_mpi.Executor | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *,
+        executor: lb_mpi.Executor | None = None,
+        initializer: Any = None,
+        initargs: Any = (),
+        **options: Any,
+    ) -> None:
+        if executor is not None and initializer is not None:
+            raise ValueError("initializer of joblib: expected None with executor=, which has its own")
         super().__init__(**options)
+        self._initializer = None if initializer is None else Beginning(initializer, initargs)
         self._given = executor
         self._executor: lb_mpi.Executor | None = None
         self._n_jobs = 0  # of the last call
@@ -54,21 +67,32 @@ class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         """Return the number of ranks that a call may use."""
         if n_jobs == 0:
             raise ValueError("n_jobs = 0: expected an integer other than 0, or None")
-        if n_jobs is None:
+        if n_jobs is None or within_task():
             return 1
         n_ranks = lb_mpi.Executor.n_ranks() if self._given is None else self._given.num_workers
         return max(1, n_ranks + 1 + n_jobs if n_jobs < 0 else min(n_jobs, n_ranks))
 
-    def configure(self, n_jobs: int = 1, parallel: Any = None, max_nbytes: int | None = MAX_NBYTES, **_: Any) -> int:
+    def configure(
+        self,
+        n_jobs: int = 1,
+        parallel: Any = None,
+        max_nbytes: int | None = MAX_NBYTES,
+        mmap_mode: str | None = "r",
+        **_: Any,
+    ) -> int:
         """Begin a call, or a block of several."""
         n_jobs = self.effective_n_jobs(n_jobs)
         if n_jobs == 1:
             raise FallbackToBackend(SequentialBackend(nesting_level=self.nesting_level))
+        ignored("inner_max_num_threads", self.inner_max_num_threads)
         self.parallel = parallel
-        self._least_bytes = sys.maxsize if max_nbytes is None else max_nbytes
+        self._least_bytes = sys.maxsize if max_nbytes is None or mmap_mode in (None, "c") else max_nbytes
         self._n_jobs = n_jobs
-        self._executor = lb_mpi.Executor(max_workers=n_jobs) if self._given is None else self._given
+        self._executor = self._made() if self._given is None else self._given
         return n_jobs
+
+    def _made(self) -> lb_mpi.Executor:
+        return lb_mpi.Executor(max_workers=self._n_jobs, initializer=self._initializer)
 
     def submit(self, func: Any, callback: Any = None) -> Future[Any]:
         """Submit a batch."""
@@ -92,7 +116,7 @@ class JoblibBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         """Cancel the batches not yet begun, after an exception."""
         if self._given is None and self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
-            self._executor = lb_mpi.Executor(max_workers=self._n_jobs) if ensure_ready else None
+            self._executor = self._made() if ensure_ready else None
 
     def stop_call(self) -> None:
         """End a call: the next one may have changed the arrays."""

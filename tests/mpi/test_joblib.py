@@ -169,3 +169,56 @@ def test_in_place_of_the_processes_of_joblib(monkeypatch):
             assert joblib.effective_n_jobs(2) == min(2, SIZE)
 
     in_script(run)
+
+
+def write(x: np.ndarray, k: int) -> None:
+    x[k] = k + 1.0
+    x.flush()
+
+
+@pytest.mark.one_mpi
+def test_tasks_write_to_the_file_that_an_argument_maps(tmp_path):
+    def run():
+        path = tmp_path / "x.npy"
+        np.save(path, np.zeros((6, 200_000)))
+        x, read = np.load(path, mmap_mode="r+"), np.load(path, mmap_mode="r")
+        with joblib.parallel_config("lb_mpi", n_jobs=-1):
+            joblib.Parallel(batch_size=1)(joblib.delayed(write)(part, k) for part in (x[:3], x[3:, ::2]) for k in range(3))
+            found = joblib.Parallel()(joblib.delayed(total)(read, k) for k in range(4))
+        assert (x[:3].sum(), x[3:, ::2].sum(), x[3:, 1::2].sum()) == (6 * 200_000, 6 * 100_000, 0)
+        assert [value for _, _, value in found] == [1_800_000.0 + k for k in range(4)]
+        with pytest.raises(lb_mpi.Error, match=r"which can be written, is another or no file on .*: expected a file system"):
+            arrays.reopened(str(path), 0, x.dtype, 0, (1,), (8,))
+
+    in_script(run)
+
+
+def begin(number: int) -> None:
+    begun.append(number)
+
+
+def find(k: int) -> tuple[int, ...]:
+    with joblib.parallel_config("lb_mpi", n_jobs=2):
+        assert joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)) == [0, 1, 2]
+    return tuple(begun)
+
+
+begun = list[int]()
+
+
+@pytest.mark.one_mpi
+def test_arguments_of_loky():
+    x = np.arange(400_000.0)
+
+    def run():
+        with joblib.parallel_config("lb_mpi", n_jobs=-1, inner_max_num_threads=1, initializer=begin, initargs=(4,)):
+            if SIZE > 1:
+                with pytest.warns(RuntimeWarning, match="inner_max_num_threads = 1 is ignored"):
+                    found = joblib.Parallel()(joblib.delayed(find)(k) for k in range(9))
+                assert {*found} == {(4,)}
+        with joblib.parallel_config("lb_mpi", n_jobs=-1):
+            for mode, writeable in (("c", True), (None, True), ("r", SIZE == 1)):
+                found = joblib.Parallel(mmap_mode=mode)(joblib.delayed(total)(x, k) for k in range(3))
+                assert {kind for _, kind, _ in found} == {writeable}
+
+    in_script(run)

@@ -7,13 +7,14 @@ the root once: the rank that receives it keeps such a file.  All ranks of a host
 Each task gets the array as it was when the task was submitted, and may change it: its pages are its own (copy on write).
 The root finds an array by its identity, and compares it with the file: one that has changed is a new array.  It holds no
 reference, so that the program may free or resize it.  Within a call of joblib, where nothing changes, arrays are read-only,
-and are not compared.
+and are not compared; but tasks may write to a file that an argument maps, and open it themselves.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import platform
 import secrets
 import threading
 from collections.abc import Iterable, Mapping
@@ -23,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.errors import Error
 from lb_mpi.mpi.pool.messages import EXACT, LARGE, Reducers, dumps, reduce_array
 from lb_mpi.pooling.copies import Copies
 
@@ -71,6 +73,35 @@ def mapped(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         _mapped[key] = np.ndarray(shape, dtype, memory, order=order)
     return _mapped[key]
+
+
+def reopened(
+    path: str, inode: int, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> NDArray[Any]:
+    """Return an array in a file that the program maps for writing; pickles of tasks call it.  Error without the file."""
+    try:
+        found = np.memmap(path, np.uint8, "r+")
+        same = os.stat(path).st_ino == inode
+    except (OSError, ValueError):
+        same = False
+    if not same:
+        how = "expected a file system of all hosts, or the mode 'r'"
+        raise Error(f"np.memmap of {path}, which can be written, is another or no file on {platform.node()}: {how}")
+    return np.ndarray.__new__(np.memmap, shape, dtype, found, offset, strides)
+
+
+def _written_file(array: NDArray[Any]) -> np.memmap[Any, Any] | None:
+    """Return what maps the file in which an array lies, and which it may change; None: it is no such array."""
+    owner: Any = array if isinstance(array, np.memmap) else array.base
+    is_file = isinstance(owner, np.memmap) and owner.mode in ("r+", "w+") and owner.filename is not None
+    return owner if is_file and array.flags.writeable and array.size and not array.dtype.hasobject else None
+
+
+def _reduce_mapped(array: NDArray[Any], owner: Any) -> Any:
+    start = np.frombuffer(owner._mmap, np.uint8).ctypes.data
+    offset = array.ctypes.data - start + owner.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    path = os.fspath(owner.filename)
+    return reopened, (path, os.stat(path).st_ino, array.dtype, offset, array.shape, array.strides)
 
 
 def _bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
@@ -126,6 +157,10 @@ class SharedArrays:
         key_of, least = (self._key, LARGE) if least_bytes is None else (self._key_in_call, max(1, least_bytes))
 
         def reduce(array: NDArray[Any]) -> Any:
+            if least_bytes is not None and (owner := _written_file(array)) is not None:
+                return _reduce_mapped(array, owner)
+            if type(array) is not np.ndarray and not array.flags.forc:
+                array = np.array(array)
             if array.nbytes < least or array.dtype.hasobject or not array.flags.forc:
                 return reduce_array(array)
             with LOCK:
@@ -141,7 +176,8 @@ class SharedArrays:
             return (attached, (*made, array.flags.writeable)) if least_bytes is None else (mapped, made)
 
         try:
-            return dumps(value, "function", function, {**REDUCERS, np.ndarray: reduce}), frozenset(keys)
+            by_type: Reducers = {np.ndarray: reduce} if least_bytes is None else {np.ndarray: reduce, np.memmap: reduce}
+            return dumps(value, "function", function, {**REDUCERS, **by_type}), frozenset(keys)
         except BaseException:
             self.done(keys)
             raise
