@@ -117,7 +117,7 @@ def njit(**options: Any) -> Callable[[Kernel], Kernel]:
     def compiled(kernel: Kernel) -> Kernel:
         _ours.add(kernel.__code__)
         if numba.config.DISABLE_JIT:  # type: ignore[attr-defined]
-            return cast("Kernel", np.errstate(all="ignore")(kernel))  # as when compiled: numpy would warn of random numbers
+            return np.errstate(all="ignore")(kernel)  # as when compiled: numpy would warn of random numbers
         try:
             return cast("Kernel", numba.njit(**NOT_FROM_C, **options)(kernel))
         except RuntimeError:
