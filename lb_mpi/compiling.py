@@ -1,6 +1,6 @@
 """Compilation of kernels by this process: it is shown in a line, and other ranks that ask get an answer.
 
-A kernel takes seconds to compile, and all of them half a minute.  Meanwhile a thread shows the progress, and calls the
+A kernel takes seconds to compile, and all of them a minute or more.  Meanwhile a thread shows the progress, and calls the
 functions in `meanwhile`: on MPI, one that answers other ranks, which wait for this one.  numba is not needed here.
 """
 

@@ -58,6 +58,8 @@ class throttle:
 
     Under launch/throttle, or on an emulated host, `speed` is relative to the speed there: the stops from outside are no
     rest.
+
+    Raises ValueError for a speed that is not above 0 and at most 1, also if the function returns one later.
     """
 
     def __init__(self, speed: float | Callable[[], float], name: str = "speed") -> None:

@@ -82,7 +82,7 @@ def _list_of_commands(prog: str) -> Parser:
     groups = [
         table(title, {one.name: one.text for one in COMMANDS.values() if one.group == title}) for title in (USE, TRY, GRAPHS)
     ]
-    codes = table("exit codes, if the program that a command runs has no other", {f"{k}": v for k, v in EXIT_CODES.items()})
+    codes = table("exit codes (run, throttle: the program's, if any)", {f"{k}": v for k, v in EXIT_CODES.items()})
     return Parser(prog=prog, usage="%(prog)s COMMAND ... | help COMMAND | --version",
         description="Dynamic load balancing for mpi4py programs.",
         epilog="commands, each with --help:\n\n" + "\n\n".join([*groups, codes]),

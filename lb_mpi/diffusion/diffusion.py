@@ -186,7 +186,7 @@ def balance(
     tolerance : the steps end when the imbalance is at most this, above 0; 0.05 means 5 %.
     max_steps : the largest number of steps, >= 0.
 
-    Returns a `Balance`.
+    Returns a `Balance`.  The parts of a disconnected graph are balanced each by itself, with a UserWarning.
 
     Raises ValueError for arguments out of range.
 

@@ -120,7 +120,7 @@ def test_what_a_command_line_means(capsys, monkeypatch):
         ("throttle true", 2, "one of the arguments --speeds --speed is required"),
         ("cluster --name run", 2, "required: COMMAND"),
         ("cluster down --nme x", 2, "did you mean --name?"),
-        ("cluster run --help", 0, "usage: cluster run [options] -- PROGRAM"),
+        ("cluster run --help", 0, "usage: python -m lb_mpi cluster run [options] -- PROGRAM"),
         ("run -- nosuch", 127, "error: nosuch: not found: expected a command"),
     ):
         assert main(line.split()) == code

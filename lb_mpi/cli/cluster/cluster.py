@@ -208,7 +208,7 @@ def add_arguments(parser: Parser) -> None:
     name: Any = {"metavar": "NAME", "help": "name of the cluster, if there are several"}
     parser.add_argument("--name", default="lab", **name)
     parsers = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    up = parsers.add_parser("up", help="create the cluster", strict=True)
+    up = parsers.add_parser("up", help="create the cluster", description="Create the cluster.", strict=True)
     up.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts; their names are h1, h2, ...")
     up.add_argument("--slots", type=int, default=1, metavar="N", help="number of ranks on each host")
     add_slow_ranks(up, "the hosts")
@@ -216,8 +216,11 @@ def add_arguments(parser: Parser) -> None:
         help="delay of each frame between two hosts, in milliseconds (default: 0)")
     run = parsers.add_parser("run", help="start a program there: options of `run`, --, the program", add_help=False,
         allow_abbrev=False)
-    down = parsers.add_parser("down", help="end all programs on the cluster, and remove it", strict=True)
-    parsers.add_parser("list", help="print the names of the clusters of this machine", strict=True)
+    down = parsers.add_parser("down", help="end all programs on the cluster, and remove it", strict=True,
+        description="End all programs on the cluster, and remove it.")
+    parsers.add_parser("list", help="print the names of the clusters of this machine", strict=True,
+        description="Print the names of the clusters of this machine.")
+    parser.set_defaults(prog=parser.prog)
     for one in (up, run, down):
         one.add_argument("--name", default=argparse.SUPPRESS, **name)
 
@@ -247,7 +250,7 @@ def main(options: argparse.Namespace) -> int:
     if not re.fullmatch("[a-z0-9]{1,20}", options.name):
         raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
     if options.command == "run" and {"-h", "--help"} & {*itertools.takewhile("--".__ne__, options.passed_on)}:
-        return commands.main("run", ["--help"], "cluster run")
+        return commands.main("run", ["--help"], f"{options.prog} run")
     if options.command == "list":
         return say("".join(f"{name}\n" for name in names()))
     with processes.interruptible("cluster: "):

@@ -333,12 +333,11 @@ def _head(run: Run, head: Headline) -> str:
         + f'<div class="bar" role="img" aria-label="all ranks\' time by phase">{bar}</div>'
         + _key([(f"{name} {percent(part)}", BAR[name]) for name, part in parts.items()])
         + f'<p class="soft">Time in lb_mpi, longest rank: {shown_seconds(head.inside_s)}. Ideal time for the same work at '
-        f"the ranks' speeds (lower bound): {shown_seconds(head.bound_s)}. The time without balancing is predicted by "
-        "a replay of the record. The efficiencies are the metrics of the POP "
-        "project. They count seconds, whatever the speed of a rank. Useful time is time in the user's work, including "
-        "the rests "
-        "of an emulated slow rank. The record begins with the first call of lb_mpi; a program's own clock may also count "
-        "the time to import it.</p>"
+        f"the ranks' speeds (lower bound): {shown_seconds(head.bound_s)}. "
+        + ("The time without balancing is predicted by a replay of the record. " if known_gain else "")
+        + "The efficiencies are the metrics of the POP project. They count seconds, whatever the speed of a rank. Useful "
+        "time is time in the user's work, including the pauses of an emulated slow rank. The record begins with the first "
+        "call of lb_mpi; a program's own clock may also count the time to import it.</p>"
     )
 
 

@@ -62,9 +62,9 @@ def add_arguments(parser: Parser) -> None:
         "Never if the program itself fails")
     parser.add_argument("--hang-s", type=float, default=60.0, metavar="S",
         help="report a rank that hangs for S seconds, with its Python stack, and end or restart the run (default: 60; 0: "
-        "never). A rank hangs if it is stopped, if all others wait for it in lb_mpi while it does nothing outside, or has "
-        "reached its end, if all ranks wait, or if its program does not begin for S seconds (at least 30). "
-        f"One that computes outside lb_mpi, or is blocked in MPI there, has {PATIENCE} times as long.")
+        "never). A rank hangs if it is stopped; if all others wait for it in lb_mpi while it is idle outside or has ended; "
+        "if all ranks wait; or if its program has not begun after S seconds (at least 30). "
+        f"A rank that computes outside lb_mpi, or is blocked in MPI, has {PATIENCE} times as long")
     parser.add_argument("--grace-s", type=float, default=10.0, metavar="S",
         help="after Ctrl-C, SIGTERM or SIGUSR1, a program that can save has S seconds to do so; a second Ctrl-C ends it at "
         "once. After SIGUSR1, a program that cannot save continues")

@@ -173,7 +173,7 @@ def _add_rows(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", type=int, default=50, metavar="N", help="number of rows of each rank")
     parser.add_argument("--costs", choices=rounds.ROWS, default="lognormal",
         help="costs of the rows: equal; random, with a few expensive ones; or a hot region that moves over the ranks")
-    parser.add_argument("--period", type=int, default=100, help="calls in which the hot region moves round once")
+    parser.add_argument("--period", type=int, default=100, help="number of calls in which the hot region goes round once")
     parser.add_argument("--row-s", type=float, default=2e-4, help="mean seconds of a row at speed 1")
     parser.add_argument("--scheme", choices=(AUTO, *ROWS_SCHEMES), default=AUTO,
         help="direct: rank 0 makes the plans; fos, sos: all ranks do, with their neighbours only, by diffusion of first or "

@@ -74,8 +74,8 @@ def measure(
     only make a message slower.  Pairs that exchange at the same time may share a network link, as in a real run.
 
     Raises ValueError or TypeError on every rank if an argument is wrong on any rank, or if an argument other than
-    `kernel` and `emulated_speed` differs between ranks.  If the kernel raises an exception on one rank, every rank
-    raises an error that names this rank: of the same type for ValueError, TypeError and OSError, otherwise
+    `kernel` and `emulated_speed` differs between ranks.  If the kernel raises an exception on one rank, the others
+    raise an error that names this rank: of the same type for ValueError, TypeError and OSError, otherwise
     `lb_mpi.Error`.
     """
     with opened(comm, "lb_mpi.measure") as own:

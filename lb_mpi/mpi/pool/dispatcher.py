@@ -60,8 +60,8 @@ from lb_mpi.table import named_ranks
 
 INTERRUPTED = 130  # the exit code of a program that ends by Ctrl-C
 LEAVE_S = 0.5  # for the root's task to end after a failure or Ctrl-C
-IDLE_S = 0.25  # between two looks for a failure while no results can arrive
-POLL = 1 / 50  # of the expected time of a batch: between two looks for its results, since the root may compute beside
+IDLE_S = 0.25  # between two checks for a failure while no results can arrive
+POLL = 1 / 50  # of the expected time of a batch: between two polls for its results, since the root may compute beside
 UPKEEP = {BatchKind.INITIALIZE: "the initializer", BatchKind.STORE: "an array"}  # that may fail
 
 

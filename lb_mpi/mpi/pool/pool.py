@@ -177,8 +177,8 @@ class Pool:
             begun first.  None: unknown; but a map of the same items as the last one of this function, or of as many
             if that one cost what the one before did, is ordered by the seconds measured there.
         to : "root", or "all" to return the results on every rank (only in a pool whose methods all ranks call).
-        chunksize : number of items, >= 1, that a rank runs between two looks at its messages; None: adaptive, one
-            millisecond to eight, and one item where a task takes longer.
+        chunksize : number of items, >= 1, that a rank runs between two polls for messages; None: as many as it runs in 1
+            to 8 ms, at least one.
         progress : a function that the root calls as progress(tasks done, all tasks) when tasks have been done, at most four
             times a second, and at the end; True: shows the progress in a line on stderr.
         return_exceptions : True: an exception that a task raises is its result; a checkpoint does not contain it, so a
@@ -330,8 +330,8 @@ class Pool:
 
         Further calls do nothing.
 
-        lb_mpi.Error in a task or callback of it, which must end before; but in a script that `python -m lb_mpi pool` runs,
-        a callback of asynchronous tasks may close the pool, and `join` then waits for the others.
+        Raises lb_mpi.Error in a task or callback of this pool, which must end before.  In a script that
+        `python -m lb_mpi pool` runs, a callback of an asynchronous task may close it; `join` then waits for the others.
         """
         if self._closed:
             return

@@ -100,7 +100,7 @@ def search(
     balance : False: every rank receives one share at the beginning, and no work moves afterwards (for comparison).
     emulated_speed : makes this rank as slow as a machine of this relative speed, above 0 and at most 1 (see
         `lb_mpi.throttle`), or a function that returns the speed of the moment; may differ by rank.
-    quantum : units of work, >= 1, between two looks for messages; None: adaptive, so that polling costs less than 2 %.
+    quantum : units of work, >= 1, between two polls for messages; None: adaptive, so that polling costs less than 2 %.
     seed : integer >= 0, of the random numbers for pauses and random routes.
     route : of drafts: "ring" or "random", the same on all ranks; None: "ring" on up to 32 ranks of one host, otherwise
         "random"; always "random" for a problem whose work belongs to certain ranks (see
