@@ -32,6 +32,14 @@ def test_a_warning_is_one_line():
     assert line.startswith("python -m lb_mpi partition: warning: 5 of 9 parts are empty")
 
 
+def test_a_folder_that_has_been_removed_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["run", "--", "true"]) == 2
+    assert capsys.readouterr().err == "python -m lb_mpi run: error: the current folder has been removed\n"
+
+
 @pytest.mark.parametrize("arguments", ["allocate --tasks 3 --time 1", "-h", "run -h", "partition mesh:2x2 -k 2 -o -"])
 def test_output_that_nobody_reads_or_there_is_no_room_for(arguments):
     command = [sys.executable, "-m", "lb_mpi", *arguments.split()]
@@ -203,7 +211,7 @@ def test_a_failure_is_one_line_and_a_bug_keeps_its_traceback(capsys, monkeypatch
 
     monkeypatch.setitem(COMMANDS, "allocate", COMMANDS["allocate"]._replace(run=fail))
     line = ["allocate", "--tasks", "1", "--time", "1"]
-    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(2, "gone"), 2)):
+    for error, code in ((Error("rank 1 is gone"), 1), (ValueError("x = 1"), 2), (OSError(5, "gone"), 2)):
         assert main(line) == code
         assert capsys.readouterr().err == f"python -m lb_mpi allocate: error: {error}\n"
     error = ZeroDivisionError("a bug")

@@ -72,6 +72,13 @@ def test_a_rank_without_news_is_not_called_idle():
     assert words(run(4.0), totals(run(4.0))) == "4 s: 800 tasks, 0 a second"
 
 
+@pytest.mark.parametrize(("done", "rate"), [(5_012_345.0, "1,253,086"), (47.0, "11.8"), (0.5, "0.125")])
+def test_the_line_shows_rates_without_powers_of_ten(done, rate):
+    record = Record(0.0)
+    record.doing(done)
+    assert words(assemble([file_of(record, 0, 4.0, 1, ended=False)])).endswith(f" units, {rate} a second")
+
+
 def test_the_line_of_a_search_shows_no_time_left():
     record = Record(0.0)
     record.enter(Phase.OWN, 0.0)

@@ -254,6 +254,11 @@ def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **mo
     return Advice(Replayed("map_rows", measured_s, variants, [], **more), lines, [])
 
 
+def test_an_error_of_the_model_that_is_shown_as_zero_is_no_note():
+    exact = Variant("as recorded", lambda: (10.0 + 1e-6, 0.0))
+    assert advise(Replayed("map_rows", 10.0, [exact], []), quiet).notes == []
+
+
 def test_the_conclusion_comes_first():
     best = advice_of(("as recorded", 9.9, 0.1), ("fos", 8.0, 0.1), ("no balancing", 20.0, 0.0))
     assert conclude(best) == ("fos: 1.25 times as fast as recorded (do it)", True)

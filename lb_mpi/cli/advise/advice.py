@@ -159,9 +159,9 @@ def _off(off: float) -> str:
 
 def _model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
     """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
-    if not measured_s or predicted_s == measured_s:
+    off = predicted_s / measured_s - 1.0 if measured_s else 0.0
+    if abs(off) < 0.0005:  # 0.0%
         return ""
-    off = predicted_s / measured_s - 1.0
     added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
     return f"the model {_off(off)}{added}"
 

@@ -55,7 +55,7 @@ def words(run: Run, before: Totals | None = None) -> str:
     steps = min((one.progress for one in run.ranks), key=lambda steps: (steps.of > 0, steps.done))  # of the slowest rank
     text = f"{now.seconds.max():,.0f} s"
     text += f", {steps.done:,} of {steps.of:,} steps" if steps.of else ""
-    text += f": {now.done.sum():,.0f} {_unit(run)}, {per_s:,.3g} a second"
+    text += f": {now.done.sum():,.0f} {_unit(run)}, {format(per_s, ',.0f' if per_s >= 100.0 else '.3g')} a second"
     text += _bounded(run)
     if fresh.any() and now.useful_s.any():
         by_rank = len(run.hosts) == 1

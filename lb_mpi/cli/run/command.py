@@ -259,6 +259,8 @@ def explained(error: object, arguments: Sequence[str] = ()) -> str:
     text, of_file = str(error), isinstance(error, OSError) and error.filename is not None
     if isinstance(error, OSError) and of_file:
         text = f"{error.filename}: {error.strerror}"
+    elif isinstance(error, FileNotFoundError) and error.errno:  # of getcwd
+        text = "the current folder has been removed"
     for argument, following in zip(arguments, [*arguments, ""][1:], strict=True):
         option, equals, value = argument.partition("=")
         name = option.lstrip("-").replace("-", "_")
