@@ -79,9 +79,7 @@ class Environment(NamedTuple):
             variables = {**_OPENMPI, **(_OPENMPI_ROOT if os.geteuid() == 0 else {}), **variables}
         return [str(self.path / "bin" / "mpiexec"), "-n", str(n), *argv], variables
 
-    def answer(
-        self, n: int, argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+    def answer(self, n: int, argv: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Run `python argv` on `n` ranks; return its last line, a JSON object.  RuntimeError when it fails."""
         with tempfile.TemporaryFile() as output:
             code = self.mpiexec(n, [str(self.python), *argv], timeout_s, env=env, stdout=output)

@@ -40,9 +40,7 @@ class Picture(NamedTuple):
 
 def queens() -> dict[str, Run]:
     """Run the search of the tutorial's program, without its last lines, which need MPI, without and with balancing."""
-    text = next(
-        block.text for page in PAGES for block in blocks(page) if block.name == "queens.py" and "sys" in block.text
-    )
+    text = next(block.text for page in PAGES for block in blocks(page) if block.name == "queens.py" and "sys" in block.text)
     code = text.partition("\nanswer = ")[0].replace("from mpi4py import MPI\n", "")
 
     def problem() -> Any:

@@ -116,17 +116,11 @@ def _curve(imbalance: list[float]) -> list[str]:
     return Table(("step", "I_m", ""), lines, words=(2,)).fitted().splitlines()
 
 
-def _mesh(name: str) -> tuple[int, int] | None:
-    """Rows and columns of a mesh."""
-    found = re.fullmatch(r"mesh:(\d+)x(\d+)", name)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def _figure(result: dict[str, Any]) -> list[str]:
     """Draw a small mesh with its boxes and arrows, or list the ranks with what they give."""
-    shape = _mesh(result["graph"])
-    if shape is not None and shape[1] <= MOST_BOXES and result["ranks"] <= MOST_BOXES**2:
-        return _boxes(result, *shape)
+    mesh = re.fullmatch(r"mesh:(\d+)x(\d+)", result["graph"])
+    if mesh and int(mesh[2]) <= MOST_BOXES and result["ranks"] <= MOST_BOXES**2:
+        return _boxes(result, int(mesh[1]), int(mesh[2]))
     gives: dict[int, list[str]] = {}
     for giver, taker, amount in result["flow"]:
         if amount > 0.0:

@@ -41,7 +41,10 @@ def info(options: argparse.Namespace) -> Output:
     """Collective if there is an MPI: return the facts."""
     if options.output == STDOUT:
         raise ValueError("-o -: expected a file")
-    versions = {"lb_mpi": __version__, "python": platform.python_version(), **_versions()}
+    versions = {"lb_mpi": __version__, "python": platform.python_version()}
+    for name in LIBRARIES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     try:
         answer = _facts(needs_mpi("mpi4py.MPI"), versions, options)
     except NoMPI as error:
@@ -126,14 +129,6 @@ def _table(machine: Machine) -> list[str]:
         q, wait_s = float(np.mean(machine.wait_probability)), float(np.mean(machine.wait_s))
         lines.append(f"exchanges of computing ranks: a rank waits in {q:.0%} of them (q), {wait_s * 1e6:,.1f} us each (Q)")
     return lines
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def warmup(_options: object) -> Output:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lb_mpi.cli.advise.advice import Advice, conclude
 from lb_mpi.cli.advise.replay import gain, predictions
@@ -17,8 +16,6 @@ from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import PATIENCE_S, deliver, output, written
 from lb_mpi.status import StatusLine
 from lb_mpi.table import Table
-
-T = TypeVar("T")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +42,7 @@ def report(options: argparse.Namespace) -> Output:
     figures = {
         "ranks": found.size,
         "recorded": len(found.ranks),
-        **{name: _known(value) for name, value in head._asdict().items()},
+        **{name: None if value != value else value for name, value in head._asdict().items()},  # NaN is none of JSON's
         "settings": settings,
         "not_predicted": why,
         "notes": found.notes,
@@ -117,10 +114,6 @@ def _as_table(of: dict[str, Any]) -> Settings:
     ]  # fmt: skip
     header = (f"{of['driver']}: {measured_s:.3f} s", "predicted", "spread", "ratio", "change")
     return Settings(words, Table(header, cells, words=(0, 4)), of["notes"])
-
-
-def _known(value: T) -> T | None:
-    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _part(one: float, whole: float, digits: str, unit: str) -> str:

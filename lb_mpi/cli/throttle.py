@@ -214,17 +214,12 @@ class UsageWatch:
         return used_s, elapsed_s
 
 
-def slice_s(speed: float) -> float:
-    """Return for how many seconds a program of relative `speed` runs between two rests."""
-    return min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
-
-
 def hold_back(program: Program, speed: float, stops: Stops) -> str:
     """Stop and continue `program` until it has ended, with notes in `stops`; forward FORWARDED, which must be blocked.
 
     Return a warning if it could not be given its speed.
     """
-    run_s = slice_s(speed)
+    run_s = min(max(PERIOD_S * speed, RUN_S[0]), RUN_S[1])
     account, watch = RestAccount(speed), UsageWatch(program)
     stopped_s, n_stops = 0.0, 0
     raise_priority()
@@ -261,9 +256,7 @@ def own_speed(text: str, variables: Mapping[str, str]) -> float:
     speeds = emulated_speeds(text, len(text.split(",")))
     found = number(variables)
     if not (found.isascii() and found.isdigit()):
-        raise ValueError(
-            f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed"
-        )
+        raise ValueError(f"--speeds: no rank in the environment ({', '.join(NUMBER)}): start with mpiexec, or give --speed")
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), "")
     if len(speeds) != int(size) if size.isdigit() else len(speeds) <= int(found):
         ranks = f"{size} ranks" if size else f"ranks, of which this is number {found}, counted from 0"

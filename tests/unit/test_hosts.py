@@ -43,7 +43,7 @@ def test_a_written_host_list_is_read_again(some):
     ("user@host", "host name 'user@host'"),
     ("h\u00f6st", "host name"),
     ("h1\x00", "host name"),
-    ("a:b", "'a:b': expected a name, or name:slots"),
+    ("a:b", "host a: slots = 'b': expected an integer"),
     ("h1:0", "slots = 0"),
     ("h1:2 slots=2", "slots is given twice"),
     ("h1 speed=1 speed=1", "speed is given twice"),

@@ -73,13 +73,16 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
         lines.append(Prediction(variant, predicted_s + extra_s, spread_s))
         if len(lines) == 1:
             extra_s = max(0.0, replayed.measured_s - predicted_s)
-    notes = [_model_note(lines[0].predicted_s, replayed.measured_s, extra_s), *replayed.notes]
+    notes, off = [*replayed.notes], lines[0].predicted_s / replayed.measured_s - 1.0 if replayed.measured_s else 0.0
+    if abs(off) >= 0.0005:  # 0.0%
+        added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
+        notes.insert(0, f"the model {_off(off)}{added}")
     if (core := _core(replayed.core_share)) < BUSY:
         notes.append(
             f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
             "ranks; the predictions apply to an equally busy machine"
         )
-    return Advice(replayed, lines, [note for note in notes if note])
+    return Advice(replayed, lines, notes)
 
 
 def in_rank_order(run: Run) -> Run:
@@ -155,15 +158,6 @@ def conclude(advice: Advice) -> tuple[str, bool]:
 
 def _off(off: float) -> str:
     return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
-
-
-def _model_note(predicted_s: float, measured_s: float, extra_s: float) -> str:
-    """Return a note on the model's accuracy for the recorded run; "" if there is nothing to say."""
-    off = predicted_s / measured_s - 1.0 if measured_s else 0.0
-    if abs(off) < 0.0005:  # 0.0%
-        return ""
-    added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
-    return f"the model {_off(off)}{added}"
 
 
 def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:

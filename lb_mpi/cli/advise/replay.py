@@ -72,11 +72,7 @@ def replay_rows(run: Run) -> Replayed | None:
     variants = [
         way(f"as recorded: {scheme}", ""),
         Variant("no balancing", lambda: (alone_s, 0.0), "rows = function(rows), without a Balancer"),
-        *(
-            way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', other)
-            for other in ROWS_SCHEMES
-            if other != scheme
-        ),
+        *(way(other, f'lb_mpi.Balancer(comm, scheme="{other}")', other) for other in ROWS_SCHEMES if other != scheme),
     ]
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"

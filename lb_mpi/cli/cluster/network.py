@@ -48,9 +48,7 @@ def run(argv: list[str]) -> str:
 def start_daemon(argv: Sequence[str]) -> None:
     """Start a process that outlives this one, and wait until it is ready; ClusterError."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
+    process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:

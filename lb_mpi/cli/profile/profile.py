@@ -12,6 +12,7 @@ own clock.  Ranks are those of the whole program, whatever the communicator.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,8 +26,6 @@ from lb_mpi.table import Table, counted, shown_seconds
 
 END = "(the program's end)"
 MOST_RANKS, MOST_LINES, MOST_NAMES, MOST_NAMES_OF_SPEEDS = 32, 10, 3, 8
-_METRICS = ("seconds", "balanced_s")
-_SUMS = ("waiting_s", "communication_s")
 _EXPLAINED = (
     "useful: time outside of MPI;",
     "waiting: a call between two ranks, with its transfer of data; a collective, until the last rank has arrived; "
@@ -37,7 +36,7 @@ GAIN = 0.05  # of the program's time: a smaller one is not worth a number
 NOBODY = -1  # a call that waits for no rank
 ANYBODY = -2  # a wait for any rank
 INSIDE = "lb_mpi."  # how the name of a call of lb_mpi begins
-MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 34 bytes each
+MOST_CALLS = 2_000_000  # collective calls that a rank keeps: 40 bytes each
 
 # The kinds of a collective; -1: the rank had not come when it was stopped.
 TOGETHER, PARTLY, ABSENT = 0, 1, -1
@@ -75,19 +74,26 @@ class Stream:
 
     def __init__(self, members: tuple[int, ...]) -> None:
         self.members = members  # ascending
-        # One entry per call, in order.
-        self.kinds = array("h")  # TOGETHER, ..
-        self.posted = array("q")  # when this rank arrived: from then on, the others don't wait for it
-        self.entered = array("q")  # when it began to wait
-        self.left = array("q")  # when it continued
-        self.places = array("l")  # indices in `Calls.lines`
+        self._calls = array("q")  # of each: its kind, ..; see `table`
 
     def __len__(self) -> int:
-        return len(self.kinds)
+        return len(self._calls) // 5
+
+    def add(self, kind: int, posted: int, entered: int, left: int, place: int) -> None:
+        """Add a call; see `table`."""
+        self._calls.extend((kind, posted, entered, left, place))
 
     def waited(self, index: int, entered: int, left: int, place: int) -> None:
         """Record the wait, at `place`, for the earlier call `index`."""
-        self.entered[index], self.left[index], self.places[index] = entered, left, place
+        self._calls[5 * index + 2 : 5 * index + 5] = array("q", (entered, left, place))
+
+    def table(self, n: int) -> Ints:
+        """Return (5, n) of the first n calls: the kind (ABSENT, now: a call to which this rank has not come); when this rank
+        arrived (from then on, the others don't wait for it), began to wait, continued; the place, an index in `Calls.lines`.
+        """
+        calls = np.array(self._calls[: 5 * n], dtype=np.int64).reshape(-1, 5).T
+        absent = np.array([[ABSENT], *[[time.perf_counter_ns()]] * 3, [0]])
+        return np.hstack([calls, np.repeat(absent, n - calls.shape[1], axis=1)])
 
 
 class Calls:
@@ -138,11 +144,7 @@ class Calls:
             self.n_lost += 1
             return -1
         self._room -= 1
-        stream.kinds.append(kind)
-        stream.posted.append(posted)
-        stream.entered.append(entered)
-        stream.left.append(left)
-        stream.places.append(place)
+        stream.add(kind, posted, entered, left, place)
         return len(stream) - 1
 
 
@@ -278,15 +280,14 @@ class Profile:
     def to_json(self) -> dict[str, Any]:
         """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
-        ranks = [
-            {**asdict(rank), **{name: getattr(rank, name) for name in _SUMS}, "waited_s": rank.waited_s}
-            for rank in self.ranks
-        ]
-        metrics = {name: getattr(self, name) for name in _METRICS}
-        names = ("parallel_efficiency", "load_balance", "communication_efficiency")
-        metrics |= dict(zip(names, self.efficiency, strict=True))
-        own = {**asdict(self), "speeds": list(self.speeds), "notes": list(self.notes), "ranks": ranks}
-        return {**own, **metrics, "most_waited_for": most, "waited_for_part": part}
+        sums = ("waiting_s", "communication_s", "waited_s")
+        ranks = [{**asdict(rank), **{name: getattr(rank, name) for name in sums}} for rank in self.ranks]
+        parallel, balance, communication = self.efficiency
+        return {
+            **asdict(self), "ranks": ranks, "seconds": self.seconds, "balanced_s": self.balanced_s,
+            "parallel_efficiency": parallel, "load_balance": balance, "communication_efficiency": communication,
+            "most_waited_for": most, "waited_for_part": part,
+        }  # fmt: skip
 
 
 def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
@@ -307,10 +308,6 @@ def _summed(parts: Iterable[Mapping[int, float]]) -> dict[int, float]:
         for rank, seconds in part.items():
             total[rank] = total.get(rank, 0.0) + seconds
     return total
-
-
-def _ratio(part: float, whole: float) -> float:
-    return float(part / whole) if whole > 0 else 1.0
 
 
 # --- table -------------------------------------------------------------------------------------------------------------
@@ -345,7 +342,8 @@ def _gain(profile: Profile) -> list[str]:
         return []
     if profile.is_balanced_by_lb_mpi:
         return ["lb_mpi balances this program. Its lower bound: LB_MPI_RECORD=rec mpiexec ..., python -m lb_mpi report rec"]
-    gain = _would(profile.balanced_s / max(profile.seconds, 1e-9))
+    part = profile.balanced_s / max(profile.seconds, 1e-9)
+    gain = f"would save at most {GAIN:.0%} of the time" if part > 1.0 - GAIN else f"would cut the time to {part:.0%}"
     if len(set(profile.speeds)) > 1:
         speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
         more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
@@ -355,13 +353,9 @@ def _gain(profile: Profile) -> list[str]:
     return [f"perfect balance {gain} (speeds {profile.speeds_from}: equal)"]
 
 
-def _would(part: float) -> str:
-    return f"would save at most {GAIN:.0%} of the time" if part > 1.0 - GAIN else f"would cut the time to {part:.0%}"
-
-
 def _of_ranks(profile: Profile) -> Table:
     def spent(seconds: float) -> str:
-        return f"{seconds:.2f} s {_ratio(seconds, profile.seconds):4.0%}"
+        return f"{seconds:.2f} s {seconds / max(profile.seconds, 1e-9):4.0%}"
 
     header = ("rank", "host", "useful", "waiting", "other MPI", "for")
     lines = [
@@ -392,11 +386,8 @@ def _of_lines(profile: Profile) -> list[str]:
 def _name(line: Line) -> str:
     if line.call == END:
         return END
-    return f"{_short_path(line.file)}:{line.line} {line.call}"
-
-
-def _short_path(file: str) -> str:
-    return file if len(file) <= 40 else "/".join(file.split("/")[-2:])
+    file = line.file if len(line.file) <= 40 else "/".join(line.file.split("/")[-2:])
+    return f"{file}:{line.line} {line.call}"
 
 
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:

@@ -25,7 +25,6 @@ from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
 from lb_mpi.cli.profile.profile import (
-    ABSENT,
     NOBODY,
     Calls,
     ClockComparison,
@@ -67,13 +66,7 @@ class ProfiledProgram:
     `check` : called on rank 0, to check what else is given there
     """
 
-    def __init__(
-        self,
-        argv: Sequence[str],
-        *,
-        module: bool,
-        check: Callable[[], object] = lambda: None,
-    ) -> None:
+    def __init__(self, argv: Sequence[str], *, module: bool, check: Callable[[], object] = lambda: None) -> None:
         self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
 
         def load() -> Load:
@@ -284,14 +277,8 @@ def _digest(members: tuple[int, ...]) -> bytes:
 
 def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockComparison]) -> tuple[Ints, Ints]:
     """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
-    columns = stream.kinds, stream.posted, stream.entered, stream.left
-    rest = n - len(stream)
-    kinds, posted, entered, left = (np.array(column[:n], dtype=np.int64) for column in columns)
-    if rest > 0:
-        kinds = np.pad(kinds, (0, rest), constant_values=ABSENT)
-        now = time.perf_counter_ns()
-        posted, entered, left = (np.pad(times, (0, rest), constant_values=now) for times in (posted, entered, left))
-    mine = np.stack([kinds, *(common(times, clocks) for times in (posted, entered, left))])
+    kinds, *times, _ = stream.table(n)
+    mine = np.stack([kinds, *(common(one, clocks) for one in times)])
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
     found = []
@@ -306,7 +293,7 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockCo
 
 
 def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
-    places = np.array(stream.places[: len(waits)], dtype=np.int64)
+    places = stream.table(len(waits))[-1][: len(stream)]
     waits, whom = waits[: len(places)], whom[: len(places)]
     pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)

@@ -224,7 +224,7 @@ def headline(run: Run, gain: float = math.nan, doubt: str = "", advice: str = ""
         seconds=run.seconds,
         inside_s=inside_s,
         bound_s=bound_s,
-        ratio=_part(inside_s, bound_s),
+        ratio=inside_s / bound_s if bound_s else math.nan,
         **Efficiency.of(useful, inside_s)._asdict(),
         gain=gain,
         words=words,
@@ -339,10 +339,6 @@ def _next_step(run: Run, cause: Phase, head: Headline, doubt: str, advice: str) 
     if driver is Driver.EXCHANGE and head.communication > 0.5:  # most of the time a rank was at work: the others wait for it
         cause = Phase.OWN
     return NEXT_STEPS.get((driver, cause)) or advice or "nothing is known that would help."
-
-
-def _part(one: float, whole: float) -> float:
-    return one / whole if whole else float("nan")
 
 
 def matrix(run: Run, way: Way) -> Any:

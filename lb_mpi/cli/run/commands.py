@@ -10,11 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 # The functions of the commands that no user calls.
-INTERNAL = {
-    "host": "run.host.main",
-    "rank": "run.rank.main",
-    "switch": "cluster.network.switch",
-}
+INTERNAL = {"host": "run.host.main", "rank": "run.rank.main", "switch": "cluster.network.switch"}
 
 
 def main(name: str, arguments: Sequence[str], prog: str) -> int:

@@ -40,9 +40,7 @@ class Host:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ValueError(
-                f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-'"
-            )
+            raise ValueError(f"host name {self.name!r}: expected letters, digits, '.', '_', '-', not beginning with '-'")
         object.__setattr__(self, "slots", checks.integer(f"host {self.name}: slots", self.slots, 1, MAX_SLOTS))
         object.__setattr__(self, "speed", checks.number(f"host {self.name}: speed", self.speed, above=0.0))
 
@@ -89,14 +87,9 @@ def format_hosts(hosts: Iterable[Host]) -> str:
 
 
 def _host(words: list[str]) -> Host:
-    name, *options = words
-    if ":" in name:
-        name, _, slots = name.partition(":")
-        if not slots.isascii() or not slots.isdigit():
-            raise ValueError(f"{words[0]!r}: expected a name, or name:slots")
-        options.insert(0, f"slots={slots}")
-    given: dict[str, str] = {}
-    for option in options:
+    name, colon, slots = words[0].partition(":")
+    given = {"slots": slots} if colon else {}
+    for option in words[1:]:
         key, equals, value = option.partition("=")
         if not equals or key not in ("slots", "speed"):
             raise ValueError(f"{option!r}: expected slots=N or speed=X")

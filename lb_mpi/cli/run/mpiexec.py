@@ -39,9 +39,7 @@ class Mpiexec(NamedTuple):
 def identify(path: str) -> Mpiexec:
     """Identify `path`; ValueError unless it is the mpiexec of MPICH (Hydra) or Open MPI."""
     try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S
-        )
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=ASK_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ValueError(f"{path}: {error}") from None
     if found := re.search(r"\(Open MPI\) ([\w.]+)", done.stdout):

@@ -49,13 +49,7 @@ def with_run_id(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return run_id, {**env, RUN_ID: f"{env.get(RUN_ID, '')}:{run_id}"}  # runs may be nested
 
 
-def end(
-    run_id: str,
-    process: subprocess.Popen[bytes] | None = None,
-    *,
-    word: str = "",
-    dead: Iterable[int] = (),
-) -> None:
+def end(run_id: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "", dead: Iterable[int] = ()) -> None:
     """End all processes of the run `run_id` or in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process

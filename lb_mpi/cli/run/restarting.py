@@ -130,9 +130,7 @@ def decide(outcome: Outcome, n_restarts: int, allowed: int, before: Outcome | No
     if found is How.DIED and before is not None and _repeats(outcome, before):
         return RestartDecision(False, code, "no restart: it died as the last time, and nothing was saved in between")
     save = f"save {outcome.saved}" if outcome.n_saved else "the last save, if there is one"
-    return RestartDecision(
-        True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}"
-    )
+    return RestartDecision(True, code, f"restart {n_restarts + 1} of {allowed}, after {outcome.seconds:.1f} s, from {save}")
 
 
 def _repeats(outcome: Outcome, before: Outcome) -> bool:

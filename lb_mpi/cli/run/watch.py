@@ -31,10 +31,7 @@ _ADVICE = (
         "Check with `ssh {host}` whether it is running and can be reached",
     ),
     (r"\bcd: ", "The folder {folder} must exist there under the same path"),
-    (
-        "not found|No such file or directory|can't find '__main__'",
-        "Python and lb_mpi must exist there under the same path",
-    ),
+    ("not found|No such file or directory|can't find '__main__'", "Python and lb_mpi must exist there under the same path"),
 )
 
 
@@ -159,9 +156,7 @@ class Connection:
 class Watch(contextlib.AbstractContextManager["Watch"]):
     """All connections; a context manager that closes them.  This machine is always watched, for comparison."""
 
-    def __init__(
-        self, names: Iterable[str], ssh: Sequence[str], python: str, run_id: str, word: str = ""
-    ) -> None:
+    def __init__(self, names: Iterable[str], ssh: Sequence[str], python: str, run_id: str, word: str = "") -> None:
         """Start to connect to all hosts."""
         self._asked, self._n_asked = 0.0, 0  # time and number of the last question
         self._polled = time.monotonic()
@@ -221,9 +216,7 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         if "error" in one.facts:
             return f"host {one.name}: {one.facts['error']}"
         own = {**self.here.facts, "host": one.facts["host"]}
-        differs = [
-            f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]
-        ]
+        differs = [f"{what} {one.facts.get(what)}, here {own[what]}" for what in own if one.facts.get(what) != own[what]]
         return f"host {one.name}: {'; '.join(differs)}" if differs else ""
 
     def lost(self) -> list[str]:
