@@ -126,7 +126,7 @@ class Story(Generic[T_co]):
         if isinstance(self._end, StopIteration):
             value: T_co = self._end.value
             return value
-        raise self._end or ProtocolError("a story that is not over has no value")
+        raise ProtocolError("a story that is not over has no value") if self._end is None else self._end
 
     def turn(self, now: float, arrived: Iterable[tuple[int, Any]] = ()) -> list[tuple[int, Any]]:
         """See `Actor`."""
@@ -142,7 +142,7 @@ class Story(Generic[T_co]):
 
     def fail(self, error: BaseException) -> list[tuple[int, Any]]:
         """See `Actor`.  Between jobs the story goes on; it may look at `error`."""
-        self.error = self.error or error
+        self.error = error if self.error is None else self.error
         return [] if self.job is None else self._go_on(self._story.throw, JobFailed()) + self._read()
 
     def _read(self) -> list[tuple[int, Any]]:

@@ -7,12 +7,12 @@ from typing import Any, NoReturn
 
 
 class Unspeakable(Exception):
-    """An exception that can't be turned into text, nor into a pickle."""
+    """An exception that can't be turned into text, nor into a pickle, and is neither true nor false."""
 
     def __str__(self) -> str:
         raise ZeroDivisionError("no text")
 
-    __repr__ = __str__
+    __repr__ = __bool__ = __str__
 
     def __reduce__(self) -> NoReturn:
         raise KeyboardInterrupt

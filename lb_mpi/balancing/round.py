@@ -408,7 +408,7 @@ class Round:
 
         A rank that has ended and holds no rows only keeps the error: the round is as good as over.
         """
-        self.error = self.error or error
+        self.error = error if self.error is None else self.error
         if self.ended and not self.borrowed:
             return []
         self.failed = True

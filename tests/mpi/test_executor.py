@@ -85,6 +85,9 @@ class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no words")
 
+    def __len__(self) -> int:
+        return 0
+
 
 def fail(how: str) -> None:
     if how == "value":
@@ -156,6 +159,8 @@ def test_exceptions_come_with_their_traceback(executor):
     assert isinstance(unread, lb_mpi.TaskError)
     assert "Unsendable: nine" in str(unread)
     assert isinstance(executor.submit(fail, "mute").exception(), Mute)
+    with pytest.raises(Mute):
+        executor.submit(fail, "mute").result()
     assert executor.submit(abs, -1).result() == 1
 
 

@@ -72,6 +72,16 @@ class TaskFuture(Future[Any]):
         """See `concurrent.futures.Future`, which logs an Exception of a callback."""
         super().add_done_callback(partial(_call_back, fn))
 
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result or raise the exception, also one that counts as false: `Future.result` would return None."""
+        error = self.exception(timeout)
+        if error is None:
+            return super().result()
+        try:
+            raise error
+        finally:
+            del error, self  # in the frame that its traceback has
+
     def __reduce__(self) -> Any:
         """Raise an error; see `reduce_future`."""
         return reduce_future(self)

@@ -195,7 +195,7 @@ class Executor(MPIPoolExecutor):
         try:
             data, keys = arrays.dumps(call, fn, least_bytes)
         except (TypeError, pickle.PicklingError) as error:
-            cause = error.__cause__ or error
+            cause = error if error.__cause__ is None else error.__cause__
             with suppress(Exception):  # the user's class may allow no attributes
                 cause.add_note(str(error))
             future.set_exception(cause)

@@ -238,7 +238,7 @@ class RootTasks(Member):
         """Note a failure, see `Member`; `error` is an exception on this rank."""
         if self.failure is None:
             self.failure = failure._replace(task=self.task_at(failure.task) if failure.task >= 0 else -1)
-        self.failed = self.failed or error
+        self.failed = error if self.failed is None else self.failed
 
     def each(self, *, indexed: bool, ordered: bool) -> Iterator[Any]:
         """Work on the map while results are requested; return an iterator of them, as they arrive or `ordered` as the items.
@@ -340,7 +340,7 @@ class RootTasks(Member):
         if not isinstance(own, Exception | None) and (isinstance(own, KeyboardInterrupt) or not self.ranks.alone):
             return own
         error = task_error(failure)
-        error.__cause__ = own or error.__cause__
+        error.__cause__ = error.__cause__ if own is None else own
         return error
 
 

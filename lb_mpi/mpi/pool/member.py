@@ -430,9 +430,9 @@ class Worker(Member):
                 own = None
             return found, own
         error = task_error(found)
-        if error.rank == ranks.rank:
-            error.__cause__ = self.failed or error.__cause__  # including its traceback
-        return None, ranks.on_all(own or error)
+        if error.rank == ranks.rank and self.failed is not None:
+            error.__cause__ = self.failed  # including its traceback
+        return None, ranks.on_all(error if own is None else own)
 
     def collect(self) -> list[Any] | None:
         """Complete the map; return the results if all ranks get them, or raise its error."""
