@@ -6,6 +6,7 @@ A rank with speed s_i (units of work per second) and load w_i (units of work) ne
 from __future__ import annotations
 
 import functools
+import math
 import numbers
 from collections.abc import Callable
 from typing import NamedTuple, ParamSpec, TypeVar
@@ -27,6 +28,18 @@ def usual_arithmetic(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         with np.errstate(all="warn", under="ignore"):
+            return function(*args, **kwargs)
+
+    return call
+
+
+def as_now(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a user's function compute as numpy does now, outside of `usual_arithmetic`."""
+    now = np.geterr()
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        with np.errstate(**now):
             return function(*args, **kwargs)
 
     return call
@@ -63,6 +76,35 @@ def check_speeds(speeds: ArrayLike, size: int | None = None, *, name: str = "spe
 def check_loads(loads: ArrayLike, size: int | None = None, *, name: str = "loads") -> Floats:
     """Return `loads` as a new (P,) array; ValueError, naming the index, unless all are finite and >= 0 (and P = `size`)."""
     return _check(loads, size, name, zero=True)
+
+
+LEAST = 1e-12  # of the largest speed: below, a spectrum is lost in rounding
+
+
+def check_comparable(speeds: ArrayLike, size: int) -> Floats:
+    """Return `speeds` as `check_speeds` does; ValueError also for one below LEAST of the largest."""
+    array = check_speeds(speeds, size)
+    if array[slowest := int(array.argmin())] < LEAST * (fastest := array.max()):
+        raise ValueError(f"speeds[{slowest}] = {array[slowest]}: expected at least {LEAST} of the largest, {fastest}")
+    return array
+
+
+def check_sum(name: str, values: Floats) -> Floats:
+    """Return numbers >= 0; ValueError if their sum is beyond the range of floating point."""
+    with np.errstate(over="ignore"):
+        if not math.isfinite(values.sum()):
+            raise ValueError(f"the sum of {name} exceeds the range of floating point: expected less")
+    return values
+
+
+def scaled(values: Floats) -> tuple[Floats, int]:
+    """Return numbers >= 0 divided by a power of four, exactly, so that the largest is 1/4 to 1; and the exponent of two.
+
+    What is computed from them, square roots too, has the same digits, and neither overflows nor underflows.
+    """
+    exponent = math.frexp(float(values.max(initial=0.0)))[1]
+    exponent += exponent % 2
+    return np.ldexp(values, -exponent), exponent
 
 
 def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
@@ -106,8 +148,10 @@ def _check(values: ArrayLike, size: int | None, name: str, *, zero: bool) -> Flo
 
 def lower_bound(loads: ArrayLike, speeds: ArrayLike) -> float:
     """Return the ideal time in seconds of (P,) loads on (P,) speeds, a bound for all distributions: sum w / sum s."""
-    work = check_loads(loads)
-    return float(work.sum() / check_speeds(speeds, len(work)).sum())
+    work, load_exponent = scaled(check_loads(loads))
+    speed, speed_exponent = scaled(check_speeds(speeds, len(work)))
+    with np.errstate(over="ignore"):
+        return float(np.ldexp(work.sum() / speed.sum(), load_exponent - speed_exponent))
 
 
 def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
@@ -115,9 +159,10 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
 
     The slowest rank needs 1 + imbalance times the lower bound.  Jin & Wang, diffusion for heterogeneous systems.
     """
-    work = check_loads(loads)
-    times = work / check_speeds(speeds, len(work))
-    return above(float(times.max()), lower_bound(work, speeds))
+    work, _ = scaled(check_loads(loads))
+    speed = np.maximum(scaled(check_speeds(speeds, len(work)))[0], 5e-324)
+    with np.errstate(over="ignore"):
+        return above(float((work / speed).max()), lower_bound(work, speed))
 
 
 def above(value: float, mean: float) -> float:

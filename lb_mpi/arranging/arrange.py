@@ -28,7 +28,7 @@ from lb_mpi.arranging.objectives import AIMS, DENSE, TIE, Aim, UniformAim, costs
 from lb_mpi.diffusion.setup import Spectrum, laplacian
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_speeds, usual_arithmetic
+from lb_mpi.metrics import as_now, check_comparable, scaled, usual_arithmetic
 
 # --- The methods: from an objective and the (P,) speeds of the nodes to positions -------------------------------------
 #
@@ -222,7 +222,6 @@ def _all(n: int) -> Iterator[Ints]:
 # --- Arguments, result, prediction ------------------------------------------------------------------------------------
 
 SEARCHES = {"exhaustive": exhaustive, "paper": paper, "fill": fill, "swap": swap}
-LEAST = 1e-12  # of the largest speed: below, a spectrum is lost in rounding
 _DRAWS = 25  # of the initial times
 _N_MODES = 8  # at either end of the spectrum of large graphs, to predict steps
 
@@ -252,7 +251,6 @@ class Arrangement:
         return np.argsort(self.positions)
 
 
-@usual_arithmetic
 def arrange(
     graph: Any,
     speeds: ArrayLike,
@@ -293,11 +291,16 @@ def arrange(
         >>> found.positions, found.steps_before, found.steps_predicted
         (array([0, 3, 4, 2, 1]), 73, 46)
     """
-    graph = as_graph(graph)
-    speeds = check(graph, speeds, objective, method, seed, tolerance)
-    checks.function("progress", progress, optional=True)
+    report = as_now(checks.function("progress", progress, optional=True) or (lambda text, done: None))
+    return _arrange(as_graph(graph), speeds, objective, method, seed, tolerance, report)
+
+
+@usual_arithmetic
+def _arrange(
+    graph: Graph, given: ArrayLike, objective: str, method: str, seed: int, tolerance: float, report: Progress
+) -> Arrangement:
+    speeds, exponent = scaled(check(graph, given, objective, method, seed, tolerance))
     aim: Aim = AIMS[objective](graph)
-    report: Progress = progress or (lambda text, done: None)
     positions, note = np.arange(graph.n), ""
     if graph.n <= 2:
         note = f"nothing to gain: with {graph.n} of them every order is the same"
@@ -309,6 +312,9 @@ def arrange(
         if method != "paper" and aim.changes(speeds[positions]).cost >= aim.changes(speeds).cost * (1.0 - TIE):
             positions, note = np.arange(graph.n), "nothing gained: nothing better was found than the order given"
     before, after = (_spectrum(aim, layout) for layout in (speeds, speeds[positions]))
+    if objective == "uniform":  # whose matrix has the unit of 1 / speed
+        with np.errstate(over="ignore"):
+            before, after = (Spectrum(*np.ldexp(ends, -exponent).tolist()) for ends in (before, after))
     uniform = UniformAim(graph)
     p_before, p = (_ratio(_spectrum(uniform, layout)) for layout in (speeds, speeds[positions]))
     return Arrangement(
@@ -332,9 +338,7 @@ def check(graph: Graph, speeds: ArrayLike, objective: str, method: str, seed: in
     checks.choice("method", method, METHODS)
     checks.seed(seed)
     checks.number("tolerance", tolerance, above=0.0)
-    array = check_speeds(speeds, graph.n)
-    if (slowest := int(array.argmin())) != (fastest := int(array.argmax())) and array[slowest] < LEAST * array[fastest]:
-        raise ValueError(f"speeds[{slowest}] = {array[slowest]}: expected at least {LEAST} of the largest, {array[fastest]}")
+    array = check_comparable(speeds, graph.n)
     count, labels = graph.components()
     if count > 1:
         apart = int(np.flatnonzero(labels)[0])
@@ -354,7 +358,7 @@ def predict_steps(graph: Graph, speeds: ArrayLike, *, objective: str = "uniform"
     drawn uniformly from 5 to 15; each step multiplies their part along the mode (x, lambda) by 1 - tau lambda.  Returns
     the median of some draws.  In graphs of more than 400 vertices only the slowest modes count.
     """
-    speeds = check(graph, speeds, objective, "swap", 0, tolerance)
+    speeds, _ = scaled(check(graph, speeds, objective, "swap", 0, tolerance))
     if graph.n == 1:
         return 0
     aim: Aim = AIMS[objective](graph)

@@ -41,7 +41,7 @@ from lb_mpi.diffusion.setup import (
 )
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_loads, usual_arithmetic
+from lb_mpi.metrics import check_comparable, check_loads, check_sum, scaled, usual_arithmetic
 
 # --- Net flow over the edges of a graph: what it does to the loads, and its cycles ------------------------------------
 #
@@ -179,7 +179,7 @@ def balance(
     ----------
     graph : a graph of P vertices in any form that `lb_mpi.as_graph` accepts; vertex k is rank k.
     loads : (P,) work of each rank, >= 0, in any unit.
-    speeds : (P,) speed of each rank, above 0, in any unit.
+    speeds : (P,) speed of each rank, above 0 and at least 1e-12 of the largest, in any unit.
     scheme : "fos", "sos", "chebyshev", "ops", "cg", "dimension_exchange", "direct" or "auto" (see `lb_mpi.Balancer`).
     tau : the edge weights of the diffusion: "paper", "scaled" or "uniform"; None: the usual ones of the scheme (see
         `lb_mpi.diffusion.setup.prepare`).
@@ -199,13 +199,14 @@ def balance(
     tolerance = number("tolerance", tolerance, above=0.0)
     max_steps = integer("max_steps", max_steps, 0)
     graph = as_graph(graph)
-    diffusion = Diffusion(prepare(graph, speeds, scheme, tau), loads)
+    work, exponent = scaled(check_sum("loads", check_loads(loads, graph.n)))
+    diffusion = Diffusion(prepare(graph, scaled(check_comparable(speeds, graph.n))[0], scheme, tau), work)
     imbalance = [diffusion.imbalance]
     while not diffusion.converged(tolerance) and diffusion.steps < max_steps:
         diffusion.step()
         imbalance.append(diffusion.imbalance)
     flow = diffusion.flow()
-    after = check_loads(loads, graph.n) - outflow(graph, flow)
+    flow, after = (np.ldexp(each, exponent) for each in (flow, work - outflow(graph, flow)))
     return Balance(diffusion.steps, diffusion.converged(tolerance), imbalance, flow, after)
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph, Ints, factorise, highest, lowest, lowest_plain
-from lb_mpi.metrics import check_loads, check_speeds
+from lb_mpi.metrics import check_comparable, check_loads, check_speeds, scaled
 
 # --- The conductances tau of a process graph, its Laplacian, and its spectrum -----------------------------------------
 #
@@ -407,7 +407,7 @@ def prepare(graph: Graph, speeds: ArrayLike, scheme: str = "fos", tau: str | Non
         raise TypeError(f"graph = {show(graph)}: expected an lb_mpi.graph.Graph")
     scheme = chosen_scheme(graph, scheme)
     rule = tau_rule(scheme, tau)
-    speeds = check_speeds(speeds, graph.n)
+    speeds = check_comparable(speeds, graph.n)
     count, labels = graph.components()
     if count > 1:
         warnings.warn(_name_components(count, labels), UserWarning, stacklevel=2)
@@ -499,7 +499,7 @@ def theorem_4(graph: Graph, speeds: ArrayLike, tau: str = "paper") -> Theorem4:
 
     The theorem asks for a diagonal that is not zero and a graph that is not bipartite; one of the two is enough.
     """
-    setup = assemble(graph, check_speeds(speeds, graph.n), "fos", tau_rule("fos", tau))
+    setup = assemble(graph, scaled(check_comparable(speeds, graph.n))[0], "fos", tau_rule("fos", tau))
     tails, heads = graph.edges()
     low, high = spectrum(graph, setup.speeds, setup.tau)
     factor = next(coefficients("fos", setup.tau_rule, Spectrum(low, high), setup.points))[0]

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
-from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.graph import Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_speeds, first_true, usual_arithmetic
-from lb_mpi.partitioning.quality import MAX_PARTS, check_machine
+from lb_mpi.metrics import usual_arithmetic
+from lb_mpi.partitioning.quality import MAX_PARTS, check_machine, check_targets, check_weights
 
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
@@ -87,15 +87,13 @@ def partition(
     check_machine(machine, k, unit_s)
     if aim == "time" and machine is None:
         raise ValueError("aim = 'time' without a machine: expected the speeds and links of its ranks")
-    shares = _shares(k, machine.speeds if targets is None and machine is not None else targets)
+    shares = check_targets(targets, k, machine)
     imbalance = checks.number("imbalance", imbalance, least=0.0)
     checks.choice("effort", effort, EFFORTS)
     checks.choice("method", method, METHODS)
     checks.choice("coarsening", coarsening, COARSENINGS)
     checks.choice("threshold", threshold, THRESHOLDS)
-    with np.errstate(over="ignore"):
-        if not math.isfinite(tasks.weights.sum() + tasks.vertex_weights.sum()):
-            raise ValueError("the sum of the weights of the graph exceeds the range of floating point")
+    check_weights(tasks)
     from lb_mpi.kernels import held_interrupts
     from lb_mpi.partitioning.coarsen import csr
     from lb_mpi.partitioning.multilevel import fill, multilevel, multilevel_spectral  # late: it brings numba
@@ -124,13 +122,3 @@ def _counted(graph: Graph) -> NDArray[np.bool_]:
     """Return (n,) whether a vertex makes a part count as not empty: those of weight 0 do so only if all are."""
     heavy = graph.vertex_weights > 0
     return heavy if heavy.any() else ~heavy
-
-
-def _shares(k: int, targets: ArrayLike | None) -> Floats:
-    """Return (k,) fractions of the whole, all above 0."""
-    wanted = np.ones(k) if targets is None else check_speeds(targets, k, name="targets")
-    shares: Floats = wanted / wanted.max()
-    shares /= shares.sum()
-    if (part := first_true(~(shares > 0.0))) is not None:
-        raise ValueError(f"targets[{part}] = {wanted[part]}: too small compared with {wanted.max()}")
-    return shares

@@ -16,6 +16,7 @@ Transit and contention are ignored.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,15 @@ from lb_mpi import checks
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
-from lb_mpi.metrics import check_parts, check_speeds, imbalance, usual_arithmetic
+from lb_mpi.metrics import (
+    check_parts,
+    check_speeds,
+    check_sum,
+    first_true,
+    imbalance,
+    scaled,
+    usual_arithmetic,
+)
 
 MAX_PARTS = 1 << 24  # the data per part would fill the memory
 
@@ -94,16 +103,17 @@ def partition_metrics(
         >>> found.cut, found.imbalance
         (2.0, 0.0)
     """
-    tasks, k = as_graph(graph), checks.integer("k", k, 1, MAX_PARTS)
+    tasks, k = check_weights(as_graph(graph)), checks.integer("k", k, 1, MAX_PARTS)
     check_machine(machine, k, unit_s)
-    if targets is None:
-        targets = np.ones(k) if machine is None else machine.speeds
+    shares = check_targets(targets, k, machine)
     cost = None if machine is None else mapping_cost(tasks, parts, machine, unit_s=unit_s)
+    if cost is not None and not math.isfinite(cost.objective_s):
+        raise ValueError("the time on the machine exceeds the range of floating point: expected less work or data")
     weights = part_weights(tasks, parts, k)
     return PartitionMetrics(
         cut=cut(tasks, parts, k),
         volume=volume(tasks, parts, k),
-        imbalance=imbalance(weights, check_speeds(targets, k, name="targets")),
+        imbalance=imbalance(weights, shares),
         weights=weights,
         sizes=np.bincount(np.asarray(parts), minlength=k).astype(np.int64),
         connected=connected(tasks, parts, k),
@@ -116,6 +126,12 @@ def part_weights(graph: Graph, parts: ArrayLike, k: int) -> Floats:
     return np.bincount(check_parts(parts, graph.n, k), graph.vertex_weights, k).astype(float)
 
 
+def check_weights(graph: Graph) -> Graph:
+    """Return a graph whose weights have finite sums; ValueError for another one."""
+    check_sum("the weights of the graph", np.concatenate([graph.weights, graph.vertex_weights]))
+    return graph
+
+
 def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None:
     """ValueError or TypeError unless it has k ranks, and unit_s (which needs a machine) is a number of seconds."""
     if machine is None:
@@ -126,8 +142,28 @@ def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None
         raise TypeError(f"machine = {checks.show(machine)}: expected an lb_mpi.machine.Machine")
     if machine.size != k:
         raise ValueError(f"machine of {machine.size} ranks: expected {k}, one for each part")
-    if unit_s is not None:
-        checks.number("unit_s", unit_s, above=0.0, unit="seconds")
+    with np.errstate(over="ignore", divide="ignore", under="ignore"):
+        speeds = rank_speeds(machine, None if unit_s is None else checks.number("unit_s", unit_s, above=0.0, unit="seconds"))
+        if not (np.isfinite(speeds) & np.isfinite(1.0 / speeds)).all():
+            unit = "" if unit_s is None else f" with unit_s = {unit_s}"
+            raise ValueError(f"speeds of the machine{unit}: exceed the range of floating point")
+
+
+def check_targets(targets: ArrayLike | None, k: int, machine: Machine | None) -> Floats:
+    """Return (k,) fractions of the whole, all above 0; None: the speeds of the machine, or equal ones."""
+    if targets is None:
+        targets = np.ones(k) if machine is None else machine.speeds
+    wanted = check_speeds(targets, k, name="targets")
+    shares: Floats = wanted / wanted.max()
+    shares /= shares.sum()
+    if (part := first_true(~(shares > 0.0))) is not None:
+        raise ValueError(f"targets[{part}] = {wanted[part]}: too small compared with {wanted.max()}")
+    return shares
+
+
+def rank_speeds(machine: Machine, unit_s: float | None) -> Floats:
+    """Return (k,) units of vertex weight per second of each rank; unit_s : see `partition_metrics`."""
+    return machine.speeds if unit_s is None else machine.speeds / (machine.speeds.max() * unit_s)
 
 
 def cut(graph: Graph, parts: ArrayLike, k: int) -> float:
@@ -165,17 +201,17 @@ def mapping_cost(graph: Graph, parts: ArrayLike, machine: Machine, *, unit_s: fl
     """Compute the time of an (n,) partition on a machine of k ranks, part j on rank j; see `partition_metrics`."""
     k = machine.size
     part = check_parts(parts, graph.n, k)
-    speeds = machine.speeds
-    if unit_s is not None:
-        speeds = speeds / (speeds.max() * checks.number("unit_s", unit_s, above=0.0))
+    speeds, work = rank_speeds(machine, unit_s), graph.vertex_weights
     ends = (part[np.repeat(np.arange(graph.n), graph.degrees)], part[graph.indices])
     traffic = scipy.sparse.coo_array((graph.weights, ends), shape=(k, k))
     traffic.sum_duplicates()
     across = (traffic.row != traffic.col) & (traffic.data > 0.0)
     here, there, payload_bytes = traffic.row[across], traffic.col[across], traffic.data[across]
-    seconds = machine.latency_s[here, there] + payload_bytes * machine.s_per_byte[here, there]
-    computing = part_weights(graph, part, k) / speeds
-    communication = np.bincount(here, seconds, k).astype(float)
-    work = graph.vertex_weights
-    bound = max(float(work.sum() / speeds.sum()), float(work.max() / speeds.max()))
-    return MappingCost(float((computing + communication).max()), bound, computing, communication)
+    with np.errstate(over="ignore"):
+        seconds = machine.latency_s[here, there] + payload_bytes * machine.s_per_byte[here, there]
+        computing = part_weights(graph, part, k) / speeds
+        communication = np.bincount(here, seconds, k).astype(float)
+        together, exponent = scaled(speeds)
+        shared = float(np.ldexp(work.sum() / together.sum(), -exponent))
+        bound = max(shared, float(work.max() / speeds.max()))
+        return MappingCost(float((computing + communication).max()), bound, computing, communication)

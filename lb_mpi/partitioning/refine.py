@@ -173,7 +173,8 @@ def find_bounds(weights: Floats, targets: Floats, imbalance: float) -> Bounds:
     """Return the bounds for vertices of `weights` (n,) and targets (k,), fractions that add up to 1."""
     total = float(weights.sum())
     shares = targets * total
-    upper = (1.0 + imbalance) * shares * ROUNDING
+    with np.errstate(over="ignore"):  # infinite: no bound
+        upper = (1.0 + imbalance) * shares * ROUNDING
     if float(weights.max()) <= float((upper - shares).min()):
         return Bounds(upper, targets, None)  # any remaining vertex fits into a part below its share
     k = len(targets)

@@ -20,7 +20,7 @@ from lb_mpi.machine import Machine
 from lb_mpi.partitioning.coarsen import Csr, coarsen, csr, go_through
 from lb_mpi.partitioning.compiled import State, random_state, shuffle
 from lb_mpi.partitioning.multilevel import multilevel
-from lb_mpi.partitioning.quality import mapping_cost
+from lb_mpi.partitioning.quality import mapping_cost, rank_speeds
 from lb_mpi.partitioning.refine import Connections, Parts, find_connections, find_parts, move
 
 # --- Refinement by time: moves of vertices after which the slower ranks finish earlier --------------------------------
@@ -200,8 +200,7 @@ def shorten(
     parts (n,) : a start, and an upper bound of the result.  unit_s : see `partition_metrics`.  The same
     arguments give the same partition.
     """
-    speeds = machine.speeds if unit_s is None else machine.speeds / (machine.speeds.max() * unit_s)
-    costs = MachineCosts(1.0 / speeds, machine.latency_s.copy(), machine.s_per_byte.copy())
+    costs = MachineCosts(1.0 / rank_speeds(machine, unit_s), machine.latency_s.copy(), machine.s_per_byte.copy())
     fine, state = csr(graph), random_state(seed)
 
     def objective(part: Ints) -> float:
@@ -234,11 +233,18 @@ def _candidates(
             part = used[multilevel(graph, targets, IMBALANCE, "fast", int(draw.integers(1 << 30)))]
             part = _cycles(fine, part, costs, state)
             yield part
-            shares = _corrected(fine, part, costs)
+            with np.errstate(all="ignore"):
+                corrected = _corrected(fine, part, costs)
+            if corrected is None:
+                break
+            shares = corrected
 
 
-def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats:
-    """Return (k,) shares by which all parts would take equally long, with each part's communication as in `part`."""
+def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats | None:
+    """Return (k,) shares by which all parts would take equally long, with each part's communication as in `part`.
+
+    None: their times exceed the range of floating point.
+    """
     speeds, k = 1.0 / costs.s_per_work, len(costs.s_per_work)
     work = np.bincount(part, fine.vertex_weights, minlength=k)
     talking = seconds_of(fine, part, costs) - work * costs.s_per_work
@@ -247,7 +253,8 @@ def _corrected(fine: Csr, part: Ints, costs: MachineCosts) -> Floats:
         all_s = (work.sum() + (talking * speeds)[used].sum()) / speeds[used].sum()
         late = used & (talking >= all_s)
         if not late.any():
-            return np.where(used, (all_s - talking) * speeds, 0.0)
+            shares = np.where(used, (all_s - talking) * speeds, 0.0)
+            return shares if np.isfinite(shares.sum()) else None
         used &= ~late  # that rank would communicate for longer than the common time
     return speeds
 

@@ -15,8 +15,9 @@ import scipy
 
 from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import usual_arithmetic
+from lb_mpi.metrics import scaled, usual_arithmetic
 from lb_mpi.partitioning.coarsen import Csr, csr
+from lb_mpi.partitioning.quality import check_weights
 
 # --- Connectivity: virtual edges between the components of a graph before its bisection -------------------------------
 
@@ -78,7 +79,9 @@ def fiedler(graph: Any) -> Fiedler:
         >>> round(lb_mpi.fiedler("mesh:1x4").value, 6)  # 2 - sqrt(2)
         0.585786
     """
-    joined = connected(graph if isinstance(graph, Csr) else csr(as_graph(graph)))
+    given = graph if isinstance(graph, Csr) else csr(check_weights(as_graph(graph)))
+    weights, exponent = scaled(given.weights)
+    joined = connected(given._replace(weights=weights))
     n = joined.n
     if n < 2:
         return Fiedler(0.0, np.ones(n))
@@ -89,7 +92,8 @@ def fiedler(graph: Any) -> Fiedler:
     large = np.abs(vector) > EQUAL
     if large.any() and vector[large.argmax()] < 0:
         vector = -vector
-    return Fiedler(max(0.0, float(vector @ (laplacian @ vector))) * scale, vector)
+    value = max(0.0, float(vector @ (laplacian @ vector))) * scale
+    return Fiedler(float(np.ldexp(value, exponent)), vector)
 
 
 def _second(laplacian: scipy.sparse.csc_array) -> Floats:

@@ -251,3 +251,14 @@ def test_a_host_list_is_put_in_order(command, tmp_path):
     assert {host.name: (host.slots, host.speed) for host in hosts} == {"a": (1, 5), "b": (1, 1), "c": (2, 1.5)}
     assert hosts[1].name == "a"  # the fastest in the middle
     assert [text.split()[0] for text in command(*line, "--json").json["hosts"]] == [host.name for host in hosts]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("unit", [1e-310, 1e-300, 1e300])
+def test_an_arrangement_does_not_depend_on_the_unit_of_speeds(objective, unit):
+    speeds = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    usual, found = (lb_mpi.arrange("mesh:1x5", speeds * factor, objective=objective) for factor in (1.0, unit))
+    assert found.positions.tolist() == usual.positions.tolist()
+    assert (found.p, found.steps_before, found.steps_predicted) == (
+        pytest.approx(usual.p, rel=1e-3), usual.steps_before, usual.steps_predicted
+    )  # fmt: skip

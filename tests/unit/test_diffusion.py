@@ -1,5 +1,6 @@
 """Diffusion: every fact of Jin & Wang on random graphs, the table of steps, one rank against the whole graph."""
 
+import itertools
 import warnings
 from functools import cache
 
@@ -35,6 +36,20 @@ def test_theorem_4_is_examined_for_m_itself(case, rule):
 
 
 # --- facts about all schemes ---
+
+MAGNITUDES = (5e-324, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("tau", TAU_RULES)
+def test_flow_does_not_depend_on_the_units_of_loads_and_speeds(scheme, tau):
+    loads, speeds = np.array([0.0, 1.0, 2.0, 64.0]), np.array([1.0, 2.0, 4.0, 4.0])
+    usual = balance("mesh:2x2", loads, speeds, scheme=scheme, tau=tau)
+    for load, speed in itertools.product(MAGNITUDES, MAGNITUDES):
+        found = balance("mesh:2x2", loads * load, speeds * speed, scheme=scheme, tau=tau)
+        assert (found.steps, found.converged) == (usual.steps, usual.converged)
+        assert found.imbalance == pytest.approx(usual.imbalance, rel=1e-9, abs=1e-12)
+        assert found.flow / load == pytest.approx(usual.flow, rel=1e-9, abs=1.0 if load < 1e-300 else 1e-9)
 
 
 @settings(max_examples=40)

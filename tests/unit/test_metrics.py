@@ -1,6 +1,8 @@
 """Imbalance, lower bound, and the check of speeds and loads."""
 
 
+import math
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -39,6 +41,14 @@ def test_imbalance_is_the_loss_against_the_lower_bound(drawn):
     assert slowest == pytest.approx((1 + imbalance(loads, speeds)) * lower_bound(loads, speeds), rel=1e-9, abs=1e-300)
 
 
+@pytest.mark.parametrize("load", [5e-324, 1e-300, 1.0, 1e300, 1.7e308])
+@pytest.mark.parametrize("speed", [5e-324, 1e-300, 1.0, 1e300, 1.7e308])
+def test_imbalance_and_bound_are_those_of_any_unit(load, speed):
+    assert imbalance([load, 0.0, load], [speed] * 3) == pytest.approx(0.5)
+    assert lower_bound([load] * 3, [speed] * 3) == pytest.approx(min(math.inf, load / speed))
+    assert imbalance([load, 0.0], [speed, 1.0]) >= 0.0  # infinite for the least speed
+
+
 def test_check_gives_an_array_of_its_own():
     speeds = np.array([1.0, 2.0])
     check_speeds(speeds)[0] = 9
@@ -68,3 +78,33 @@ def test_results_do_not_depend_on_what_numpy_does_about_underflow(name):
         with np.errstate(under=under):
             found.append(repr(CALLS[name]()))
     assert found[0] == found[1]
+
+
+def test_progress_runs_under_the_caller_s_rules_of_numpy():
+    seen = []
+    with np.errstate(divide="raise", under="raise"):
+        lb_mpi.arrange("mesh:1x4", [1, 2, 3, 4], progress=lambda text, done: seen.append(np.geterr()))
+        assert seen
+        assert all(one == np.geterr() for one in seen)
+
+
+HUGE = Graph.from_edges(3, [0, 1], [1, 2], [1.7e308] * 2, [1.0] * 3)
+TOO_MUCH: dict[str, Callable[[], object]] = {
+    "the sum of loads exceeds": lambda: lb_mpi.balance("ring:3", [1.7e308] * 3, [1, 2, 3]),
+    "speeds[0] = 1e-300: expected at least 1e-12 of": lambda: lb_mpi.balance("ring:3", [1] * 3, [1e-300, 1, 1]),
+    "the sum of the weights of the graph exceeds": lambda: lb_mpi.fiedler(HUGE),
+    "the sum of the weights of the graph exceeds the range": lambda: lb_mpi.partition_metrics(HUGE, [0, 0, 0], 1),
+    "targets[0] = 5e-324: too small": lambda: lb_mpi.partition_metrics("ring:3", [0, 1, 1], 2, targets=[5e-324, 1e300]),
+    "speeds of the machine with unit_s = 5e-324": lambda: lb_mpi.partition_metrics(
+        "ring:3", [0, 0, 0], 1, machine=lb_mpi.Machine(["a"], [1.0], [[0.0]], [[0.0]]), unit_s=5e-324
+    ),
+    "the time on the machine exceeds": lambda: lb_mpi.partition_metrics(
+        "ring:3", [0, 0, 0], 1, machine=lb_mpi.Machine(["a"], [1.0], [[0.0]], [[0.0]]), unit_s=1e308
+    ),
+}
+
+
+@pytest.mark.parametrize("words", TOO_MUCH)
+def test_what_exceeds_floating_point_is_refused(words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        TOO_MUCH[words]()

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lb_mpi
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import colour_edges
@@ -84,3 +85,10 @@ def test_a_hundred_thousand_ranks_are_levelled():
     assert result.converged
     assert abs(result.loads.sum() / loads.sum() - 1) <= 1e-12
     assert result.loads.min() >= 0
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-310, 1e300])
+def test_the_vector_does_not_depend_on_the_unit_of_weights_even_of_a_graph_in_pieces(unit):
+    usual, found = (lb_mpi.fiedler(Graph.from_edges(5, [0, 1, 3], [1, 2, 4], np.full(3, weight))) for weight in (1.0, unit))
+    assert found.vector == pytest.approx(usual.vector)
+    assert found.value == pytest.approx(usual.value * unit)
