@@ -15,6 +15,7 @@ from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
 from lb_mpi.cli.cluster.network import Switch
 from lb_mpi.cli.run import commands, processes
 from lb_mpi.cli.run.hosts import Host
+from lb_mpi.errors import ClusterError
 from tests.process.emulation import (
     HERE,
     NAME,
@@ -69,6 +70,19 @@ def test_hosts_are_numbered():
 def test_names_that_will_not_do(name, capsys):
     assert commands.main("cluster", [f"--name={name}", "down"], "cluster") == 2
     assert "--name" in capsys.readouterr().err
+
+
+@pytest.mark.one_mpi
+def test_of_two_starts_at_once_one_is_refused_and_leaves_the_other_alone(monkeypatch, tmp_path):
+    def other_start(cluster):
+        cluster.folder.mkdir()
+        return []
+
+    monkeypatch.setattr(cluster_commands, "RUN", tmp_path)
+    monkeypatch.setattr(EmulatedCluster, "namespaces", other_start)
+    with pytest.raises(ClusterError, match="there is a cluster lab already"):
+        EmulatedCluster("lab").up(wanted_hosts(2, 1, None), 0.0)
+    assert EmulatedCluster("lab").folder.exists()
 
 
 # --- the cluster -----------------------------------------------------------------------------------------------------

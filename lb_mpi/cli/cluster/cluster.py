@@ -105,10 +105,14 @@ class EmulatedCluster(NamedTuple):
 
     def up(self, hosts: Sequence[Host], delay_s: float) -> None:
         """Create the cluster; if that fails, nothing of it is left."""
-        if self.folder.exists() or self.namespaces():
-            raise ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
+        existing = ClusterError(f"there is a cluster {self.name} already: `cluster down` ends it, or give a --name")
+        if self.namespaces():
+            raise existing
         try:
             self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise existing from None
+        try:
             self._make_network(self.addresses(hosts), delay_s)
             self._write("enter", ENTER)
             self._write("bin/ssh", STAND_IN)
