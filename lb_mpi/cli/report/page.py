@@ -70,6 +70,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve
 PHONE, PHONE_HEIGHT = 366, 200  # of a curve on a phone
 RANK, MOST_STRIPS = (18.0, 5.0), 560.0  # height of a rank's strip; of all
 CELLS, DIGIT = 440.0, 7.5  # width of a matrix; of a digit
+ROUND = (1, 2, 5, 10)  # digits of a number on an axis of ranks or calls
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
 
 
@@ -90,14 +91,10 @@ class Picture(NamedTuple):
         return f"p{zlib.crc32(self.png)}"
 
     @property
-    def url(self) -> str:
-        """The picture as a data URL."""
-        return f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-
-    @property
     def stored(self) -> str:
         """The raster, of the width and height 1, for the drawings in which it is `placed`."""
-        image = f'<image id="{self.name}" href="{self.url}" width="1" height="1" preserveAspectRatio="none"/>'
+        url = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
+        image = f'<image id="{self.name}" href="{url}" width="1" height="1" preserveAspectRatio="none"/>'
         return f'<svg class="stored" width="0" height="0"><defs>{image}</defs></svg>'
 
     def placed(self, x: float, y: float, width: float, height: float) -> str:
@@ -235,14 +232,8 @@ def twice(draw: Callable[[float], str]) -> str:
 
 def ticks(last: int) -> list[int]:
     """Return the labelled numbers of an axis from 1 to `last`, at most five and 1: 1, 5, 10, ..."""
-    step = round_up(max(1.0, last / 4))
+    step = int(ceiling(max(1.0, last / 4), ROUND))
     return [1, *range(step, last + 1, step)] if step > 1 else [*range(1, last + 1)]
-
-
-def round_up(value: float) -> int:
-    """Return the next number 1, 2 or 5 times a power of ten; `value` is at least 1."""
-    power = int(10 ** math.floor(math.log10(value)))
-    return next(power * k for k in (1, 2, 5, 10) if power * k >= value * 0.999)
 
 
 def _means(values: Floats, each: int) -> Floats:
@@ -254,12 +245,10 @@ def _means(values: Floats, each: int) -> Floats:
     return np.where(counts > 0, sums / np.maximum(counts, 1.0), np.nan)
 
 
-def ceiling(value: float) -> float:
-    """Return the next number 1, 2, 4, 6 or 8 times a power of ten: a quarter of it has few digits."""
-    if value <= 0.0:
-        return 0.01
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(power * k for k in (1, 2, 4, 6, 8, 10) if power * k >= value * 0.999)
+def ceiling(value: float, digits: Sequence[int] = (1, 2, 4, 6, 8, 10)) -> float:
+    """Return the next of the `digits` times a power of ten (of the default, a quarter has few digits); 0.01 for 0."""
+    power = 10.0 ** math.floor(math.log10(value)) if value > 0.0 else 0.01
+    return next(power * k for k in digits if power * k >= value * 0.999)
 
 
 def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str:
@@ -371,7 +360,7 @@ def _drawn_strips(run: Run, picture: Picture, width: float) -> str:
     firsts = [next(k for k, one in enumerate(run.ranks) if one.about.host == name) for name in run.hosts]
     edges = [height * k / n for k in (*firsts, n)]
     parts += [f'<line class="grid" x1="0" x2="{width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>' for at in edges[1:-1]]
-    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else round_up(max(1.0, 12.0 * n / height))
+    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else int(ceiling(max(1.0, 12.0 * n / height), ROUND))
     named = {(begin + end) / 2: name[:9] for name, begin, end in zip(run.hosts, edges, edges[1:], strict=False)}
     if every < n or n == 1:
         named = {height * (k + 0.5) / n: f"rank {run.ranks[k].about.rank}" for k in range(0, n, every)}
@@ -476,7 +465,7 @@ def drawn_matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
         for k, colour in enumerate(colours)
     ]
     parts = [label(at + 16, top + y, amount, "start") for amount, y in zip(words, (size, size / 2 + 4, 10.0), strict=True)]
-    step = round_up(max(1.0, 24.0 / cell))
+    step = int(ceiling(max(1.0, 24.0 / cell), ROUND))
     for k in range(0, n, step):
         parts.append(label(left - 6, top + cell * (k + 0.5) + 4, f"{k}", "end"))
         parts.append(label(left + cell * (k + 0.5), top + size + 16, f"{k}"))

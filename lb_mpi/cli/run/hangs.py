@@ -50,12 +50,10 @@ class Hang(NamedTuple):
 
 def stopped(states: Sequence[RankState], hang_s: float) -> list[Hang]:
     """Return the ranks that have been stopped for `hang_s` seconds (0: never)."""
-    found = []
-    for state in states:
-        if 0 < hang_s <= state.stopped_s:
-            where = f", in {state.phase}" if state.phase else ""
-            found.append(Hang(state.rank, state.host, state.stopped_s, where, "stopped"))
-    return found
+    return [
+        Hang(one.rank, one.host, one.stopped_s, f", in {one.phase}" if one.phase else "", "stopped")
+        for one in states if 0 < hang_s <= one.stopped_s
+    ]  # fmt: skip
 
 
 START_S = 30.0  # minimum for a start: all hosts read Python from a file server at once

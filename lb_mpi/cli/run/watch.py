@@ -108,7 +108,10 @@ class Connection:
         if by != "lb_mpi":
             raise ValueError(f"{line}: expected a line of host.py")
         if said.startswith("{"):
-            self.facts = _facts(said)
+            facts = parse(said)
+            if not all(isinstance(has, str) for has in facts.values()) or not facts.keys() & {"host", "error"}:
+                raise ValueError(f"{line}: expected what a host has")
+            self.facts = {printable(what): printable(has) for what, has in facts.items()}
         elif what == "alive":
             self.answered, self.silent_s = int(about), 0.0
         elif what == "state":
@@ -288,13 +291,6 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
         for one in self._all:
             one.close(deadline - time.monotonic())
         self._ready.close()
-
-
-def _facts(line: str) -> dict[str, str]:
-    facts = parse(line)
-    if not all(isinstance(has, str) for has in facts.values()) or not facts.keys() & {"host", "error"}:
-        raise ValueError(f"{line}: expected what a host has")
-    return {printable(what): printable(has) for what, has in facts.items()}
 
 
 def is_here(name: str) -> bool:
