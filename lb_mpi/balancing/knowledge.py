@@ -37,6 +37,8 @@ is made: no separate account can grow.
 - A row exceeds the planned amount only if the receiver then ends earlier than the giver would have ended with it, even if
   all givers of this receiver do the same.  So the longest time among the ranks that take part falls in every round.  A
   row heavier than the difference stays, and none moves back and forth.
+- A row that is heavier than each planned amount, and than all that is to stay, fits nowhere.  It goes to the receiver that
+  ends first with it, if that is earlier than the giver would end; the giver's other transfers are so much smaller.
 """
 
 from __future__ import annotations
@@ -229,11 +231,15 @@ def pick(costs: Floats, transfers: Plan) -> Picked:
     """
     order = np.argsort(-costs, kind="stable")
     order = order[costs[order] > 0]
+    heavy, unsent = _heavy(costs, order, transfers)
+    order = order[sum(map(len, heavy.values())) :]
     items: list[Ints] = []
-    unsent = 0.0
-    for amount, margin, share in zip(
-        transfers.amounts.tolist(), transfers.margins.tolist(), transfers.shares.tolist(), strict=True
+    for k, (amount, margin, share) in enumerate(
+        zip(transfers.amounts.tolist(), transfers.margins.tolist(), transfers.shares.tolist(), strict=True)
     ):
+        if k in heavy:
+            items.append(np.sort(heavy[k]))
+            continue
         bound = amount + max(0.0, (margin + unsent) / (share + 1.0))  # where giver and receiver end together
         wanted = amount + unsent
         taken, sent = _fill(costs[order], min(wanted, bound))
@@ -248,6 +254,28 @@ def pick(costs: Floats, transfers: Plan) -> Picked:
         order = order[~taken]
         unsent = wanted - sent
     return Picked(items, unsent)
+
+
+def _heavy(costs: Floats, order: Ints, transfers: Plan) -> tuple[dict[int, list[int]], float]:
+    """Choose transfers for the first items of `order` that are too heavy to stay, and for any transfer.
+
+    Each goes where it is done first, if that is earlier than here.  Returns the items by transfer, and the planned work of
+    all of those transfers, minus these items.
+    """
+    amounts, left = transfers.amounts, transfers.amounts.copy()
+    keeps = float(costs.sum() - amounts.sum())
+    most = max(keeps, float(amounts.max(initial=0.0)))
+    heavy = dict[int, list[int]]()
+    for item in order.tolist():
+        if costs[item] <= most or not len(amounts):
+            break
+        late = transfers.shares * (costs[item] - left) - transfers.margins
+        first = int(late.argmin())
+        if late[first] >= costs[item] - keeps:
+            break
+        heavy.setdefault(first, []).append(item)
+        left[first] -= costs[item]
+    return heavy, float(sum(left[k] for k in heavy))
 
 
 def _fill(costs: Floats, amount: float) -> tuple[np.ndarray[tuple[int], np.dtype[np.bool_]], float]:

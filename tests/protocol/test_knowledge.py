@@ -108,6 +108,30 @@ def test_different_rows_compare_ranks_only_if_they_took_long_enough_to_be_timed(
         assert [one.other for one in found] == seen
 
 
+def best_s(costs: list[np.ndarray], speeds: np.ndarray) -> float:
+    """Seconds if each row goes to the rank that ends first with it, heavy rows before light ones."""
+    loads = np.zeros(len(speeds))
+    for cost in sorted(np.concatenate(costs), reverse=True):
+        loads[np.argmin((loads + cost) / speeds)] += cost
+    return float(max(loads / speeds))
+
+
+def find_fault_of_heavy_rows() -> None:
+    """Ranks have 1 to 3 rows, some of which are heavier than all that a rank is to do, and than each loan."""
+    for size, seed in ((4, 7), (8, 3)):
+        rng = np.random.default_rng(seed)
+        speeds, rows = rng.uniform(25.0, 100.0, size), [rng.lognormal(0.0, 1.0, rng.integers(1, 4)) for _ in range(size)]
+        calls = simulate(Cluster(parse(f"complete:{size}"), speeds, network=QUICK), lambda _call, rows=rows: rows, 20)
+        found = np.mean([call.seconds for call in calls[10:]]) / best_s(rows, speeds)
+        assert found < 1.2, (size, seed, found)  # without this rule 1.5
+
+
+test_known_wrong_variants_of_heavy_rows_are_caught = rejects(
+    find_fault_of_heavy_rows,
+    [(rows_knowledge, "_heavy", "costs[item] <= most or not len(amounts)", "True")],
+)
+
+
 def find_fault_after_changes() -> None:
     """Speeds are known again soon after they have changed, also of a borrower that has become slow and keeps its rows."""
     for seed in range(4):

@@ -124,6 +124,12 @@ def test_heavy_items_first_and_nearest() -> None:
     assert picks([4.0, 1.0], 0.6) == [[1]]
 
 
+def test_items_that_fit_nowhere_go_where_they_are_done_first() -> None:
+    assert picks([10.0, 9.9], 7.5, 7.4) == [[0], [1]]
+    assert picks([10.0], 4.0) == [[]]  # it would be done later there
+    assert picks([10.0, 1.0, 1.0, 1.0, 1.0], 8.0, 4.0) == [[0], [1, 2]]  # 2 more than planned, so the others get 2 less
+
+
 def test_rounding_is_carried_to_the_next_transfer() -> None:
     """Ten receivers lack half an item each: five items go, not none and not ten."""
     assert sum(len(items) for items in picks([1.0] * 20, *[0.5] * 10)) == 5
