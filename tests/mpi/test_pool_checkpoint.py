@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import time
 import warnings
@@ -106,10 +107,14 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool, path, how):
 RUN: list[int] = []
 
 
-def fails_on_the_root_at_first(k: int) -> int:
+def fails_on_the_root_at_first(others_ran: Path, k: int) -> int:
     RUN.append(k)
+    if RANK and len(RUN) == 3:
+        others_ran.touch()
     if RANK == 0 and len(RUN) == 1:
-        time.sleep(0.3)  # meanwhile, results of the others arrive
+        while not others_ran.exists():
+            time.sleep(0.01)
+        time.sleep(0.1)  # meanwhile, their results arrive
         raise ZeroDivisionError
     return k
 
@@ -117,11 +122,12 @@ def fails_on_the_root_at_first(k: int) -> int:
 @several
 def test_results_that_arrive_with_a_failure_are_kept(path):
     RUN.clear()
+    function = functools.partial(fails_on_the_root_at_first, path.with_suffix(".ran"))
     with lb_mpi.Pool(COMM) as pool:
         with pytest.raises(lb_mpi.TaskError):
-            pool.map(fails_on_the_root_at_first, 60, checkpoint=path, chunksize=1)
+            pool.map(function, 60, checkpoint=path, chunksize=1)
         RUN[:] = [-1]
-        pool.map(fails_on_the_root_at_first, 60, checkpoint=path, chunksize=1)
+        pool.map(function, 60, checkpoint=path, chunksize=1)
         assert COMM.allreduce(len(RUN) - 1) < 60
 
 

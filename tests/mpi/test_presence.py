@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(late, "ANSWER_S", 0.3)
+    monkeypatch.setattr(late, "ANSWER_S", 0.1)
     monkeypatch.setattr(communicator, "EVERY_S", 0.05)
     monkeypatch.setattr(communicator, "PATIENCE_S", 0.1)
 
@@ -55,8 +55,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
-    """Collect the warnings of lb_mpi on this rank; outside of this block there are none."""
+def warned(on_warning: Callable[[], None], says: str = "") -> Iterator[list[str]]:
+    """Collect the warnings of lb_mpi on this rank; outside of this block there are none.
+
+    `says`: in the warning that counts; before it, the answer of a rank on a busy machine may be late.
+    """
     lines: list[str] = []
     phases: list[str] = []  # what launch/run sees then
     files = set[str]()  # with the program's lines that are shown
@@ -66,15 +69,24 @@ def warned(on_warning: Callable[[], None]) -> Iterator[list[str]]:
         files.add(sys._getframe(stacklevel).f_code.co_filename)
         lines.append(text)
         phases.append(signs.read(bytes(signs._page.bytes)).phase)
-        on_warning()
+        if says in text:
+            on_warning()
+        else:
+            late._here.warned = False  # it warns again
 
     COMM.Barrier()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(warnings, "warn", warn)
-        patch.setenv("LB_MPI_HANG_S", "0.2")
+        patch.setenv("LB_MPI_HANG_S", "0.1")
         yield lines
     assert all(phase and f" s in {phase}: " in text for phase, text in zip(phases, lines, strict=True)), (phases, lines)
     assert files <= {__file__, doors.__file__}
+
+
+def check_named(text: str, call: str, late_rank: int = LATE, lowest: int = 0) -> None:
+    """The lowest rank that waits says who does not answer; on a busy machine others may answer late."""
+    assert text.startswith(f"rank {lowest} has waited for ")
+    assert re.search(rf" s in {re.escape(call)}: ranks? (\d, )*{late_rank}(, \d)* do(es)? not answer", text), text
 
 
 def release(late_rank: int = LATE) -> None:
@@ -107,23 +119,31 @@ def receive_all() -> None:
 def used() -> MPI.Intracomm:
     """A new communicator on which a call of lb_mpi has been made before, so that ranks can ask each other."""
     comm = COMM.Dup()
-    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+    reordered(comm)
     return comm
+
+
+def reordered(comm: MPI.Intracomm) -> None:
+    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+
+
+class Alarm(Exception):
+    """Of a handler of signals."""
+
+
+def handler(*_: object) -> None:
+    raise Alarm
 
 
 def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "EVERY_S", 0.05)
     _, made = DOORS["Balancer"]
-    with made(used(), folder) as call, warned(release) as lines:
+    with made(used(), folder) as call, warned(release, f"rank {LATE} is compiling kernels (first run only)"):
         if RANK == LATE:
             compiling.compilation.begin("kernel")
             until_released()
             compiling.compilation.end()
         call()
-    reported = COMM.allgather(lines)
-    assert reported[0], reported
-    assert reported[0][0].startswith("rank 0 has waited for ")
-    assert f"rank {LATE} is compiling kernels (first run only)" in reported[0][0]
     receive_all()
 
 
@@ -219,26 +239,20 @@ def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch: 
         [balancer.map_rows(np.sqrt, np.ones(9)) for _ in range(4)]
 
 
-def test_a_communicator_is_freed_only_if_no_rank_fails_alone_after_an_error_of_all() -> None:
-    """A failure in transit would be received on a later communicator, by the user's program."""
-    for alone in (-1, 0):
-        own = communicator.duplicate(used())
-        presence = communicator.presence_of(own)
-        error = presence.on_all(ValueError("of all"))
-        presence.close(error=KeyboardInterrupt() if alone == RANK else error)
-        assert (own == MPI.COMM_NULL) == (alone < 0)
-
-
-def test_a_rank_that_closes_by_an_error_of_its_own_ends_the_close_of_all_and_by_one_of_all_it_closes_with_them() -> None:
-    """The others would go on, and wait for it in their next call."""
-    for of_all in (False, True):
-        own = communicator.duplicate(used())
-        presence = communicator.presence_of(own)
-        error = presence.on_all(ValueError("it fails")) if of_all else ValueError("it fails")
-        failed = pytest.raises(lb_mpi.Error, match=f"rank {LATE}: ValueError: it fails")
-        with contextlib.nullcontext() if of_all or RANK == LATE else failed:
-            presence.close(error=error if RANK == LATE else None)
-        assert (own == MPI.COMM_NULL) == of_all
+@pytest.mark.parametrize(("by_late", "by_others", "closes"), [
+    ("of all", "of all", True), ("of all", "", True), ("own", "of all", False), ("own", "", False),
+])  # fmt: skip
+def test_a_rank_that_closes_by_an_error_of_its_own_ends_the_close_of_all_and_by_one_of_all_it_closes_with_them(
+    by_late: str, by_others: str, closes: bool
+) -> None:
+    """Others would wait for it in their next call, or a failure in transit would be received on a later communicator."""
+    own = communicator.duplicate(used())
+    presence = communicator.presence_of(own)
+    errors = {"of all": presence.on_all(ValueError("of all")), "own": ValueError("it fails"), "": None}
+    failed = pytest.raises(lb_mpi.Error, match=f"rank {LATE}: ValueError: it fails")
+    with contextlib.nullcontext() if closes or by_others or RANK == LATE else failed:
+        presence.close(error=errors[by_late if RANK == LATE else by_others])
+    assert (own == MPI.COMM_NULL) == closes
 
 
 @pytest.mark.parametrize(("door", "late_rank"), [*[(one, LATE) for one in DOORS], ("Pool.map", 0), ("Balancer.map_rows", 0)])
@@ -250,10 +264,9 @@ def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder: Path, doo
             until_released()
         call()
     reported = COMM.allgather(lines)
-    assert len(reported[lowest]) == 1, reported  # it waits for sure, and none that waits is below it
-    assert reported[lowest][0].startswith(f"rank {lowest} has waited for ")
-    assert f" s in {name}: " in reported[lowest][0]
-    assert re.search(rf"ranks? (\d, )*{late_rank}(, \d)* do(es)? not answer", reported[lowest][0]), reported
+    said, *more = reported[lowest]  # it waits for sure, and none that waits is below it
+    check_named(said, name, late_rank, lowest)
+    assert not any(f" s in {name}: " in text for text in more), more  # on a busy machine it may wait in the next call
     receive_all()
     comm.Free()
 
@@ -300,10 +313,9 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
         if RANK == LATE:
             until_released()
         lb_mpi.save(comm, folder, 1, rows=ROWS)
-    reported = COMM.allgather(lines)
-    texts = [text for each in reported[:LATE] for text in each]
-    assert texts
-    assert all(text.endswith(" s in lb_mpi.save: some rank has not called it yet") for text in texts), texts
+    said, *more = COMM.bcast(lines)
+    assert said.endswith(" s in lb_mpi.save: some rank has not called it yet")
+    assert not more
     receive_all()
     comm.Free()
 
@@ -313,27 +325,16 @@ def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_al
     monkeypatch: pytest.MonkeyPatch, within: str
 ) -> None:
     """Before a duplicate is begun, while all make it, also of one with a topology, in an import, before a blocking call."""
-
-    class Alarm(Exception):
-        pass
-
-    def handler(*_: object) -> None:
-        raise Alarm
-
     comm = COMM.Create_cart([SIZE]) if within == "Presence.wait" else COMM.Dup()
     if RANK == 0 and within == "arrange":
         monkeypatch.setitem(sys.modules, "lb_mpi.arranging.arrange", None)
     elif RANK == 0:
         monkeypatch.setattr(f"lb_mpi.mpi.common.communicator.{within}", handler)
     with pytest.raises(lb_mpi.Error if RANK else (Alarm, ImportError), match="rank 0: (Alarm|Module)" if RANK else None):
-        lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE)
+        reordered(comm)
     monkeypatch.undo()
-    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
+    reordered(comm)
     comm.Free()
-
-
-def reordered(comm: MPI.Intracomm) -> None:
-    lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
 
 
 def mapped(comm: MPI.Intracomm) -> None:
@@ -356,12 +357,6 @@ def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_r
     monkeypatch: pytest.MonkeyPatch, call: Callable[[MPI.Intracomm], None], name: str, rank: int
 ) -> None:
     """Just before or after each of the calls by this name, from the first to the last."""
-
-    class Alarm(Exception):
-        pass
-
-    def handler(*_: object) -> None:
-        raise Alarm
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
         n_calls[0] += 1
@@ -404,9 +399,6 @@ def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_commun
 ) -> None:
     """MPICH gives the number of a freed communicator to the next one, which received the failure."""
 
-    def handler(*_: object) -> None:
-        raise ZeroDivisionError
-
     def free() -> None:
         if when == "in free" and RANK == LATE:
             handler()
@@ -428,14 +420,14 @@ def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_commun
     before = signal.signal(signal.SIGUSR2, handler if when.startswith(("in the", "after")) else signal.SIG_IGN)
     error = None
     monkeypatch.setattr(communicator, "OTHER_AFTER_S", math.inf if RANK == LATE else 0.02)
-    time.sleep(0.3 * (when == "late" and RANK == LATE))  # meanwhile, the others say in which call they wait
+    time.sleep(0.1 * (when == "late" and RANK == LATE))  # meanwhile, the others say in which call they wait
     try:
         presence.close(free)
-    except (ZeroDivisionError, lb_mpi.Error) as caught:
+    except (Alarm, lb_mpi.Error) as caught:
         error = caught
     signal.signal(signal.SIGUSR2, before)
     others = lb_mpi.Error if when == "in free" else type(None)
-    assert isinstance(error, ZeroDivisionError if RANK == LATE and when != "late" else others)
+    assert isinstance(error, Alarm if RANK == LATE and when != "late" else others)
     assert stray_tags() == []
 
 
@@ -468,14 +460,14 @@ def test_buffers_of_an_operation_are_kept_if_a_handler_raises_before_its_wait(mo
     """MPI still writes to them: a rank once crashed, calls later."""
     begun = list[weakref.ref[np.ndarray]]()
 
-    def handler(_comm: object, _request: object, buffers: tuple[np.ndarray, ...]) -> None:
+    def wait(_comm: object, _request: object, buffers: tuple[np.ndarray, ...]) -> None:
         begun.extend(map(weakref.ref, buffers))
         raise ZeroDivisionError
 
     if RANK == 0:
-        monkeypatch.setattr(collective, "wait", handler)
+        monkeypatch.setattr(collective, "wait", wait)
     with pytest.raises(ZeroDivisionError if RANK == 0 else lb_mpi.Error):
-        lb_mpi.reorder_ranks(COMM, f"mesh:1x{SIZE}", [1.0] * SIZE)
+        reordered(COMM)
     gc.collect()
     assert (len(begun) == 2) == (RANK == 0)
     assert all(buffer() is not None for buffer in begun)
@@ -508,8 +500,7 @@ def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path)
                 until_released()
             balancer.map_rows(np.copy, ROWS)
         receive_all()
-    reported = COMM.allgather(lines)
-    assert f"rank {LATE} does not answer" in reported[0][0], reported
+    check_named(COMM.bcast(lines)[0], "lb_mpi.Balancer.map_rows")
     used().Free()
 
 
@@ -542,9 +533,9 @@ def test_no_call_leaves_a_communicator_and_those_of_users_may_come_and_go(folder
 
     call_all()
     before = n_used()
-    for _ in range(3):
+    for _ in range(2):
         call_all()
-    for _ in range(50):
+    for _ in range(20):
         used().Free()
     assert n_used() - before <= 1  # the last anchor goes when the next one is made
     comm.Free()
@@ -720,7 +711,7 @@ def test_no_two_kinds_of_messages_have_the_same_tag() -> None:
 
 def test_a_rank_in_another_call_is_named_with_it() -> None:
     comm = used()
-    with lb_mpi.Pool(comm) as pool, warned(release) as lines:
+    with lb_mpi.Pool(comm) as pool, warned(release, f" s in a map of lb_mpi.Pool: rank {LATE} is in another call"):
         if RANK == LATE:
             deadline = time.monotonic() + GIVE_UP_S
             with late.call("another call"):
@@ -729,8 +720,6 @@ def test_a_rank_in_another_call_is_named_with_it() -> None:
                     communicator.presence_of(comm).answer()
                     time.sleep(0.01)
         pool.map(abs, 5)
-    reported = COMM.allgather(lines)
-    assert f" s in a map of lb_mpi.Pool: rank {LATE} is in another call" in reported[0][0], reported
     receive_all()
     comm.Free()
 

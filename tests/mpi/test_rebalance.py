@@ -1,15 +1,19 @@
 """Vertices that move between real ranks: a plan is that of a fresh distribution, values move along, errors move nothing."""
 
 import dataclasses
+import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
 import lb_mpi
+from benchmarks.campaign_rebalance_ranks import case
 from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph import rebalance
@@ -29,9 +33,10 @@ def deal(graph: Graph, method: str = "block", **options: Any) -> HaloPlan:
 
 
 def at_speed(plan: HaloPlan, speed: float) -> None:
-    """Let this rank be so fast, as if that had been measured."""
+    """Let this rank be so fast, as if that had been measured; what it has really computed since does not count."""
     plan._balance._speeds.clear()
     plan._balance._speeds.extend([speed] * 5)
+    plan._balance._before = None
 
 
 def speeds(seed: int) -> np.ndarray:
@@ -128,15 +133,9 @@ def test_costs_move_with_their_vertices():
 
 @pytest.mark.one_mpi
 def test_it_reacts_to_a_rank_that_becomes_slow():
-    """Times are measured between exchanges; the first rank computes five times as much for each vertex."""
+    """The first rank computes five times as long for each vertex."""
     with deal(mesh(16, 40)) as plan:
-        for _ in range(12):
-            around = plan.exchange(plan.vertices * 1.0)
-            slow = lb_mpi.throttle(0.2 if RANK == 0 else 1.0)
-            with slow:
-                for _ in range(len(plan.vertices)):
-                    np.sqrt(around).sum()
-            plan.rebalance(when=0.3)
+        virtual(plan, lambda _: len(plan.vertices) * (5.0 if RANK == 0 else 1.0), 12, when=0.3)
         sizes = COMM.allgather(len(plan.vertices))
         assert SIZE == 1 or sizes[0] < 0.6 * max(sizes)
         plan._balance.loading_s = 1.5 if RANK == LAST else 0.0
@@ -364,21 +363,22 @@ class Interrupted:
 def test_costs_of_a_call_between_two_opportunities_count_at_the_next():
     with deal(mesh(9, 9)) as plan:
         costs, values = 1.0 + np.arange(len(plan.vertices)), np.zeros(len(plan.vertices))
+        rebalance = partial(plan.rebalance, when=1e9)  # nothing moves, however long ranks wait for cores
         for latest in (None, 2.0 * costs):
-            plan.rebalance(values)
+            rebalance(values)
             plan._balance.opportunities._skipped = 2
-            assert plan.rebalance("no values", costs=costs)[0] == "no values"  # not looked at
+            assert rebalance("no values", costs=costs)[0] == "no values"  # not looked at
             assert "due in a later call" in plan.last.reason
-            plan.rebalance(values, costs=latest)
-            (values,) = plan.rebalance(values)
+            rebalance(values, costs=latest)
+            (values,) = rebalance(values)
             np.testing.assert_array_equal(plan._balance.costs, costs if latest is None else latest)
             assert plan._balance.load == plan._balance.costs.sum()
         plan._balance.opportunities._skipped = 1
-        assert plan.rebalance(values, costs=[object()])[0] is values
-        raised_by_all(lambda: plan.rebalance(values))
+        assert rebalance(values, costs=[object()])[0] is values
+        raised_by_all(lambda: rebalance(values))
         plan._balance.opportunities._skipped = 1
         with pytest.raises(KeyboardInterrupt):
-            plan.rebalance(values, costs=Interrupted())
+            rebalance(values, costs=Interrupted())
         before = plan._halos.own_s
         with plan.waiting():
             assert plan._halos.own_s > before  # it computes again
@@ -413,6 +413,17 @@ def test_options_may_change_in_each_call():
             plan.rebalance(when="always", every=2, imbalance=0.03 + 0.01 * turn)
         assert SIZE == 1 or [one.acted for one in plan.history][:2] == [False, True]
         assert SIZE == 1 or "due in a later call" in plan.history[2].reason
+
+
+@pytest.mark.every_size
+def test_plans_and_values_are_those_of_a_fresh_distribution_after_random_rebalances():
+    """`benchmarks.campaign_calls` has more of them."""
+    first, n = int(os.environ.get("LB_MPI_SEED", "0")), int(os.environ.get("LB_MPI_RANDOM", "9" if SIZE < 6 else "3"))
+    counts = Counter[str]()
+    for number in range(n):
+        assert not case(first, number, counts)
+    assert counts["rebalances"] > n
+    assert SIZE == 1 or n < 3 or counts["moved"]
 
 
 # --- mistakes ---
