@@ -23,7 +23,8 @@ class Broken(Exception):
 
 
 class Pile(Problem):
-    """Depth-first over the tree above; load = number of items in hand.  The method `broken` raises, load from 3 items on.
+    """Depth-first over the tree above; load = number of items in hand.  The method `broken` raises, load from 3 items on;
+    what else a method does first, a subclass says in `on_call`.
 
     With a `bound`, each item that is done tells it its value; nothing is left out because of it.
     """
@@ -35,11 +36,16 @@ class Pile(Problem):
         self.items: list[int] = []
         self.done: list[int] = []
 
+    def on_call(self, method: str) -> None:
+        if method == self.broken and (method != "load" or len(self.items) >= 3):
+            raise Broken(method)
+
     def start(self) -> None:
+        self.on_call("start")
         self.items.append(1)
 
     def work(self, units: int) -> int:
-        self._break("work")
+        self.on_call("work")
         count = 0
         while self.items and count < units and not self.found:
             item = self.items.pop()
@@ -52,11 +58,11 @@ class Pile(Problem):
         return count
 
     def load(self) -> float:
-        self._break("load", len(self.items) >= 3)
+        self.on_call("load")
         return float(len(self.items))
 
     def split(self) -> bytes | None:
-        self._break("split")
+        self.on_call("split")
         half = len(self.items) // 2
         if half == 0:
             return None
@@ -64,30 +70,28 @@ class Pile(Problem):
         return struct.pack(f"<{half}i", *part)
 
     def absorb(self, payload: bytes) -> None:
-        self._break("absorb")
+        self.on_call("absorb")
         assert not self.items
         self.items = unpack(payload)
 
     def save(self) -> bytes:
-        self._break("save")
+        self.on_call("save")
         return struct.pack(f"<i{len(self.items) + len(self.done)}i", len(self.items), *self.items, *self.done)
 
     def resume(self, states: Sequence[bytes], mine: Sequence[int]) -> None:
-        self._break("resume")
+        self.on_call("resume")
         for index in mine:
             items, done = saved_by(states[index])
             self.items += items
             self.done += done
         self.found = self.wanted in self.done
 
-    def _break(self, method: str, now: bool = True) -> None:
-        if now and method == self.broken:
-            raise Broken(method)
-
     def result(self) -> list[int]:
+        self.on_call("result")
         return self.done
 
     def merge(self, one: list[int], other: list[int]) -> list[int]:
+        self.on_call("merge")
         return one + other
 
 
@@ -101,7 +105,7 @@ class Heap(Pile):
     """A pile that is split into several shares: items are dealt in turns, whatever the weights."""
 
     def shares(self, weights: Sequence[int]) -> list[bytes]:
-        self._break("split")
+        self.on_call("split")
         n = min(len(weights), len(self.items))
         parts = [self.items[first::n] for first in range(n)]
         self.items = parts[0] if parts else []

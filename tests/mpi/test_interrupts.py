@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -31,9 +30,9 @@ from lb_mpi.mpi.rows import migrating
 from lb_mpi.mpi.rows import rows as rows_module
 from lb_mpi.mpi.rows.rows import Results, Rows
 from lb_mpi.saving import folder as saving_folder
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
+from tests.pile import Pile
 
-COMM = MPI.COMM_WORLD
-RANK, SIZE = COMM.rank, COMM.size
 LAST_EVENTS = 24  # of a call, at which Ctrl-C comes, on the first rank and the last one in turn
 OTHER = MPI.get_vendor()[0] != "MPICH"  # with the other MPI, in the other turn
 pytestmark = pytest.mark.mpi
@@ -130,56 +129,30 @@ class Value:
         return int, (0,)
 
 
-class Counting:
-    """Numbers below 2**15, as a problem that has a work method for each kind of the user's code."""
-
-    found = False
+class Calling(Pile):
+    """A problem whose method `kind` is such code."""
 
     def __init__(self, endless: Endless, kind: str) -> None:
-        self.endless, self.kind, self.stack = endless, kind, list[int]()
+        super().__init__(2**15)
+        self.endless, self.kind = endless, kind
 
-    def _is(self, kind: str) -> None:
-        if kind == self.kind:
+    def on_call(self, method: str) -> None:
+        if method == self.kind:
             self.endless()
 
-    def start(self) -> None:
-        self._is("start")
-        self.stack.append(1)
-
     def work(self, units: int) -> int:
-        self._is("work")
-        if self.kind == "split" and RANK == 0 and not self.endless.began and len(self.stack) > 1:
+        if self.kind == "split" and RANK == 0 and not self.endless.began and len(self.items) > 1:
             time.sleep(1e-3)
             return 0
-        done = 0
-        while self.stack and done < units:
-            number, done = self.stack.pop(), done + 1
-            self.stack += [2 * number, 2 * number + 1] if number < 2**14 else []
-        return done
+        return super().work(units)
 
-    def load(self) -> float:
-        self._is("load")
-        return float(len(self.stack))
-
-    def split(self) -> bytes | None:
-        self._is("split")
-        half, self.stack = self.stack[::2], self.stack[1::2]
-        return pickle.dumps(half)
-
-    def absorb(self, payload: bytes) -> None:
-        self.stack += pickle.loads(payload)
-
-    def result(self) -> Value:
-        self._is("result")
+    def result(self) -> Any:
+        super().result()
         return Value(self.endless, self.kind)
-
-    def merge(self, one: int, other: int) -> int:
-        self._is("merge")
-        return one + other
 
 
 def search(endless: Endless, kind: str) -> None:
-    lb_mpi.search(COMM, Counting(endless, kind))
+    lb_mpi.search(COMM, Calling(endless, kind))
 
 
 CASES = [
@@ -261,6 +234,8 @@ OLD = [f"{RANK}.{k}" for k in range(0 if RANK else 6 * SIZE)]  # rows of all are
 class Handing:
     """A call that hands over: after it all ranks have the new state, or all have the old one."""
 
+    door: Any = None
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
@@ -268,29 +243,21 @@ class Handing:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
-
-    def call(self) -> None:
-        raise NotImplementedError
-
-    def check(self, *, returned: bool) -> None:
-        raise NotImplementedError
+        with contextlib.suppress(lb_mpi.Error):
+            if self.door is not None:
+                self.door.close()
 
 
 class Migrating(Handing):
     order, off = "appended", 0
 
     def __enter__(self) -> Self:
-        self.balancer, self.rows = lb_mpi.Balancer(COMM, when="always"), OLD
+        self.door, self.rows = lb_mpi.Balancer(COMM, when="always"), OLD
         return self
-
-    def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(lb_mpi.Error):
-            self.balancer.close()
 
     def call(self) -> None:
         costs = np.ones(len(self.rows))
-        self.rows = self.balancer.migrate(self.rows, costs=costs, order=self.order, pack=str.encode, unpack=bytes.decode)
+        self.rows = self.door.migrate(self.rows, costs=costs, order=self.order, pack=str.encode, unpack=bytes.decode)
 
     def check(self, *, returned: bool) -> None:
         assert sorted(itertools.chain(*COMM.allgather(self.rows))) == sorted(COMM.bcast(OLD))
@@ -305,26 +272,22 @@ class Rebalancing(Handing):
     method = "block"
 
     def __enter__(self) -> Self:
-        self.plan = lb_mpi.distribute(COMM, f"mesh:8x{8 * SIZE}", method=self.method, speeds=np.ones(SIZE))
-        self.values, self.before, speeds = self.plan.vertices, self.plan.vertices, np.resize([1.0, 0.25], SIZE)
+        self.door = lb_mpi.distribute(COMM, f"mesh:8x{8 * SIZE}", method=self.method, speeds=np.ones(SIZE))
+        self.values, self.before, speeds = self.door.vertices, self.door.vertices, np.resize([1.0, 0.25], SIZE)
         for _ in range(3):
-            self.plan._balance._speeds.add(float(speeds[RANK]))
+            self.door._balance._speeds.add(float(speeds[RANK]))
         return self
 
-    def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(lb_mpi.Error):
-            self.plan.close()
-
     def call(self) -> None:
-        (self.values,) = self.plan.rebalance(self.values, when="always")
+        (self.values,) = self.door.rebalance(self.values, when="always")
 
     def check(self, *, returned: bool) -> None:
-        assert np.array_equal(self.values, self.plan.vertices)
+        assert np.array_equal(self.values, self.door.vertices)
         owned = np.concatenate(COMM.allgather(self.values))
         assert np.array_equal(np.sort(owned), np.arange(64 * SIZE))
         assert (returned and SIZE > 1) == any(COMM.allgather(len(self.values) != len(self.before)))
-        if not COMM.allreduce(self.plan._presence.failed, MPI.MAX):
-            assert np.array_equal(self.plan.exchange(self.values)[len(self.values) :], self.plan.ghosts)
+        if not COMM.allreduce(self.door._presence.failed, MPI.MAX):
+            assert np.array_equal(self.door.exchange(self.values)[len(self.values) :], self.door.ghosts)
 
 
 class Slabs(Rebalancing):
@@ -375,15 +338,11 @@ class Maps(Values):
     expected = tuple((k, bytes(4000)) for k in range(40))  # more than an order holds
 
     def __enter__(self) -> Self:
-        self.pool = lb_mpi.Pool(COMM)
+        self.door = lb_mpi.Pool(COMM)
         return self
 
-    def __exit__(self, *error: object) -> None:
-        with contextlib.suppress(lb_mpi.Error):
-            self.pool.close()
-
     def call(self) -> None:
-        self.value = tuple(self.pool.map(lambda k: (k, bytes(4000)), 40, to="all", chunksize=1))
+        self.value = tuple(self.door.map(lambda k: (k, bytes(4000)), 40, to="all", chunksize=1))
 
 
 HANDING = [Migrating, Keeping, Rebalancing, Slabs, Saves, Loads, Values, Maps]
@@ -430,7 +389,7 @@ def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
     n_events = events(press, door, folder)
     assert min(n_events) > 2
     for back in range(LAST_EVENTS):
-        victim = (back + OTHER) % 2 * (SIZE - 1)
+        victim = (back + OTHER) % 2 * LAST
         with door(folder) as one:
             trial = Trial(press, one, n_events[victim] - back if victim == RANK else 0)
             ended.append(trial.returned)
@@ -450,7 +409,7 @@ def released_at_once(one: waiting.Interrupts, installed: bool, *, failed: bool, 
 RELEASE = waiting.Interrupts.release
 
 
-@pytest.mark.skipif(SIZE == 1, reason="one rank agrees with itself")
+@several
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")
 @pytest.mark.parametrize("door", [Migrating, Saves])
 def test_a_call_that_ends_well_on_some_ranks_only_is_caught(
@@ -461,7 +420,7 @@ def test_a_call_that_ends_well_on_some_ranks_only_is_caught(
     n_events = events(press, door, folder)
     monkeypatch.setattr(waiting.Interrupts, "release", released_at_once)
     for back in range(LAST_EVENTS):
-        victim = (back + OTHER) % 2 * (SIZE - 1)
+        victim = (back + OTHER) % 2 * LAST
         with door(folder) as one:
             if not Trial(press, one, n_events[victim] - back if victim == RANK else 0).agreed:
                 return

@@ -10,6 +10,7 @@ import lb_mpi
 from tests.misbehaviour import RAISES
 from tests.mpi.sizes import COMM
 from tests.pile import Pile, value_of
+from tests.protocol.explore import for_each_seed
 
 HOW_MANY = int(os.environ.get("LB_MPI_RANDOM", "20"))
 FIRST = int(os.environ.get("LB_MPI_RANDOM_FIRST", "0"))
@@ -29,12 +30,10 @@ class Tree(Pile):
         self.failing = draw.choice(FAILING)
         self.how = draw.choice(sorted(RAISES))
         only = draw.choice([None, draw.randrange(COMM.size)])
-        self.calls = (
-            draw.choice([1, 2, 30]) if only in (None, COMM.rank) else -1
-        )  # of the failing method until it fails
+        self.calls = draw.choice([1, 2, 30]) if only in (None, COMM.rank) else -1  # of the failing method until it fails
         self.failed = False
 
-    def fail(self, method: str) -> None:
+    def on_call(self, method: str) -> None:
         if method == self.failing:
             self.calls -= 1
             if self.calls == 0:
@@ -42,34 +41,20 @@ class Tree(Pile):
                 RAISES[self.how]()
 
     def start(self) -> None:
-        self.fail("start")
-        if not self.empty:
+        if self.empty:
+            self.on_call("start")
+        else:
             super().start()
 
     def work(self, units: int) -> int:
-        self.fail("work")
         return super().work(min(units, 20))
 
-    def load(self) -> float:
-        self.fail("load")
-        return super().load()
-
     def split(self) -> bytes | None:
-        self.fail("split")
         part = super().split()
         return None if part is None else bytes(self.padding) + part
 
     def absorb(self, payload: bytes) -> None:
-        self.fail("absorb")
         super().absorb(payload[self.padding :])
-
-    def result(self) -> list[int]:
-        self.fail("result")
-        return super().result()
-
-    def merge(self, one: list[int], other: list[int]) -> list[int]:
-        self.fail("merge")
-        return super().merge(one, other)
 
 
 def one(seed: int) -> None:
@@ -119,9 +104,4 @@ def one(seed: int) -> None:
 
 
 def test_random_searches_are_exact_or_an_error_on_all_ranks():
-    for seed in range(FIRST, FIRST + HOW_MANY):
-        try:
-            one(seed)
-        except BaseException as error:
-            error.add_note(f"LB_MPI_RANDOM_FIRST={seed} LB_MPI_RANDOM=1 on {COMM.size} ranks")
-            raise
+    for_each_seed(range(FIRST, FIRST + HOW_MANY), one)

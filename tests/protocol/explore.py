@@ -429,7 +429,7 @@ def for_each_seed(seeds: Iterable[int], play: Callable[[int], object]) -> None:
     for seed in seeds:
         try:
             play(seed)
-        except Exception as error:
+        except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
 
