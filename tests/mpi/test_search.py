@@ -1,5 +1,6 @@
-"""The driver of the search on real MPI."""
+"""The driver of the search on real MPI; and a bound that ranks share, the same everywhere in the end."""
 
+import math
 
 import pytest
 from mpi4py import MPI
@@ -7,7 +8,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.mpi.search import search as driver
 from tests.clock import spin
-from tests.mpi.sizes import COMM
+from tests.mpi.sizes import COMM, LAST, several
 from tests.pile import Pile
 
 pytestmark = pytest.mark.mpi
@@ -76,19 +77,8 @@ def test_drafts_walk_between_hosts(host, route, monkeypatch):
     assert (len(result.value), used) == (100, ["ring" if COMM.size == 1 else route])
 
 
-@pytest.mark.every_size
-def test_emulated_speeds_and_fixed_quantum():
-    speeds = [0.8, 0.4, 0.2, 0.2]
-    speed = speeds[COMM.rank % 4]
-    result = lb_mpi.search(COMM, SlowPile(500), threshold=1.0, emulated_speed=speed, quantum=3)
-    assert sorted(result.value) == list(range(1, 501))
-    total = sum(speeds[rank % 4] for rank in range(COMM.size))
-    assert result.lower_bound_s == pytest.approx(result.cpu_s / total)
-
-
+@several
 def test_a_record_on_some_ranks_only_is_an_error_on_all(monkeypatch):
-    if COMM.size == 1:
-        pytest.skip("needs another rank")
     monkeypatch.delenv("LB_MPI_RECORD", raising=False)
     if COMM.rank == 1:
         monkeypatch.setenv("LB_MPI_RECORD", "folder")
@@ -104,8 +94,36 @@ def test_a_tree_is_searched_anew_each_time_and_other_problems_and_bounds_once():
     assert [lb_mpi.search(COMM, endless, quantum=1).found for _ in range(2)] == [True, True]
     pile, bound = Pile(50), lb_mpi.Bound("min")
     assert len(lb_mpi.search(COMM, pile, bound=bound).value) == 50
-    last = COMM.rank == COMM.size - 1
     for again, name in (((pile, None), "problem"), ((Pile(50), bound), "bound")):
-        given = again if last else (Pile(50), lb_mpi.Bound("min") if again[1] else None)
+        given = again if COMM.rank == LAST else (Pile(50), lb_mpi.Bound("min") if again[1] else None)
         with pytest.raises(ValueError, match=f"{name} = .* has been searched with already: expected a new one"):
             lb_mpi.search(COMM, given[0], bound=given[1])
+
+
+# --- a bound that ranks share --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.every_size
+def test_a_value_comes_to_a_rank_that_works():
+    bound = lb_mpi.Bound("max")
+    if COMM.rank == LAST:
+        bound.update(7.0)
+
+    class Until(Pile):
+        def work(self, units):
+            if bound.best == 7.0:
+                return super().work(units)
+            return 0  # goes on until it knows the value
+
+    assert sorted(lb_mpi.search(COMM, Until(50), bound=bound, threshold=1.0).value) == list(range(1, 51))
+    assert COMM.allgather(bound.best) == [7.0] * COMM.size
+
+
+@pytest.mark.parametrize("value", [math.nan, "3", None])
+def test_no_value_is_an_error_of_all_that_names_the_rank(value):
+    bound = lb_mpi.Bound("min")
+    pile = Pile(30, bound=bound)
+    if COMM.rank == 0:
+        pile.work = lambda units: bound.update(value)  # the one that has work for sure
+    with pytest.raises(lb_mpi.SearchError, match=r"^rank 0: ValueError: bound.update: value = .*: expected a finite"):
+        lb_mpi.search(COMM, pile, bound=bound)
