@@ -210,7 +210,7 @@ def run(way: str, tree: Tree, ranks: int, speeds: list[float], seed: int = 0, **
     options = Options(threshold=THRESHOLD, pause_s=pause_for(ranks, LATENCY_S), seed=seed, route=chosen.route)
     return search(
         [UnbalancedTreeSearch(tree) for _ in range(ranks)],
-        searcher_class=cast(type[Searcher], parameters.pop("rank_class", chosen.rank)),
+        searcher_class=cast(type[Searcher], chosen.rank),
         speeds=[speeds[rank % len(speeds)] for rank in range(ranks)],
         options=options,
         seed=seed,

@@ -3,7 +3,6 @@
 import math
 import random
 import struct
-from collections.abc import Callable
 
 import pytest
 
@@ -56,18 +55,12 @@ def test_every_save_is_a_consistent_cut_in_every_reachable_state(size, limit, dr
             assert finish(one, ranks, limit) == list(range(1, limit + 1))
 
 
-@pytest.mark.parametrize("broken", ["save", "split", "work"])
-def test_a_failure_ends_a_search_that_is_saved_in_every_reachable_state(broken):
-    explored(2, 4, drafts=1, broken=broken)
-
-
-def test_its_time_may_be_over_at_any_time():
-    explored(2, 3, drafts=1, saves=0, limited=True)
-    explored(2, 2, drafts=1, saves=1, limited=True)
-
-
-def test_an_answer_ends_it_while_it_is_saved():
-    explored(2, 4, drafts=1, wanted=3)
+@pytest.mark.parametrize(("size", "limit", "options"), [
+    *[(2, 4, {"broken": method}) for method in ("save", "split", "work")], (2, 4, {"wanted": 3}),
+    (2, 3, {"saves": 0, "limited": True}), (2, 2, {"limited": True}),
+])  # fmt: skip
+def test_a_failure_an_answer_or_the_time_ends_a_search_that_is_saved_in_every_reachable_state(size, limit, options):
+    explored(size, limit, drafts=1, **options)
 
 
 @pytest.mark.parametrize("above", [(None, 0, 0), (None, 0, 1)], ids=["star", "chain"])
@@ -83,9 +76,7 @@ def finish(states: tuple[bytes, ...], ranks: int, limit: int, seed: int = 0) -> 
     return sorted(found.value)
 
 
-def live(
-    disk: Disk, size: int, seed: int, limit: int, *, dies_at: int = 10**9, watch: Callable[[int], None] = lambda events: None
-) -> list[int]:
+def live(disk: Disk, size: int, seed: int, limit: int, *, dies_at: int = 10**9) -> list[int]:
     """One run that goes on from what is on the disk, and dies at an event; the result when it comes to its end."""
     states, base = disk.newest, max(disk.committed, default=0)
     rng = random.Random(seed)
@@ -96,7 +87,6 @@ def live(
     def check(simulation: simulate.Simulation) -> None:
         nonlocal events
         events += 1
-        watch(events)
         if events >= dies_at:
             raise Died
         check_simulation(simulation, work=events % 20 == 0)
@@ -123,33 +113,6 @@ def lives(seed: int, limit: int = 60) -> int:
             continue
         assert result == list(range(1, limit + 1)), f"seed {seed}: {result}"
         return deaths
-
-
-def deaths(seed: int, limit: int = 80) -> int:
-    """One run, and death at each of its events: it goes on from each save that there was.  The number of events."""
-    disk, saves, events = Disk(), [None], 0
-
-    def watch(now: int) -> None:
-        nonlocal events
-        events = now
-        if disk.newest is not None and disk.newest != saves[-1]:
-            saves.append(disk.newest)
-
-    rng = random.Random(seed)
-    assert live(disk, rng.choice([2, 3, 4, 10]), seed, limit, watch=watch) == list(range(1, limit + 1))
-    for states in saves:
-        again = Disk()
-        again.committed = {} if states is None else {3: states}
-        ranks = rng.choice([1, 2, 3, 5, 10])
-        assert live(again, ranks, rng.getrandbits(30), limit) == list(range(1, limit + 1)), f"seed {seed}"
-    return events
-
-
-def test_whenever_it_dies_the_result_is_exact():
-    seed = events = 0
-    while events < 3_000:
-        events += deaths(seed)
-        seed += 1
 
 
 def test_however_often_it_dies_the_result_is_exact():

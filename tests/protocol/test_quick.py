@@ -19,14 +19,13 @@ from lb_mpi.balancing.transfers import plan
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import parse
-from lb_mpi.virtual import Network
+from tests.protocol.deciding import QUICK
 
-FAST = Network((1e-7, 1e-7))
 LEVEL = Levels(0.0, 1.0, 1.0, 1.0)
 
 
 def cluster(speeds: object = (4e3, 1e3, 2e3, 1e3), **options: object) -> Cluster:
-    return Cluster(parse("mesh:2x2"), speeds, network=FAST, **options)  # type: ignore[arg-type]
+    return Cluster(parse("mesh:2x2"), speeds, network=QUICK, **options)  # type: ignore[arg-type]
 
 
 def is_quick(call: SimulatedCall) -> bool:

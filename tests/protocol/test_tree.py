@@ -58,11 +58,8 @@ def test_finds_the_same_on_any_number_of_ranks(ranks):
     assert simulate.search(best, options=Options(threshold=1.0)).value == max(all_boards())
 
 
-def test_counts_nodes_when_nothing_is_said():
+def test_nodes_count_when_nothing_is_said_and_nothing_counts_where_value_is_none():
     assert simulate.search([TreeSearch((), queens(6))]).value == len(all_boards())
-
-
-def test_nothing_counts_where_value_is_none():
     assert simulate.search([TreeSearch((), queens(6), value=lambda board: None) for _ in range(2)]).value is None
 
 
@@ -88,18 +85,13 @@ def test_shares_are_by_weight_and_of_all_ages():
     assert tree.shares([1, 1]) == []
 
 
-def test_a_single_node_is_not_split():
-    tree = TreeSearch(0, lambda node: [])
+def test_a_tree_search_is_a_problem_and_a_single_node_is_not_split():
+    tree = lb_mpi.TreeSearch(0, lambda node: [])
+    check_problem(tree)
+    assert isinstance(tree, lb_mpi.Problem)
     assert tree.split() is None
     tree.start()
-    assert tree.split() is None
-    assert tree.load() == 1.0
-
-
-def test_a_tree_search_is_a_problem():
-    assert lb_mpi.TreeSearch is TreeSearch
-    check_problem(TreeSearch(0, lambda node: []))
-    assert isinstance(TreeSearch(0, lambda node: []), lb_mpi.Problem)
+    assert (tree.split(), tree.load()) == (None, 1.0)
 
 
 def test_children_that_are_none_are_an_error():

@@ -141,34 +141,22 @@ def test_a_message_outside_the_table_is_a_protocol_error(state, message):
         walk.receive(message, 0.0)
 
 
-@pytest.mark.parametrize(("size", "limit", "reach", "most_drafts", "states"), [
-    (1, 7, 1, 1, 9),
-    (2, 7, 1, 2, 1300),
-    (2, 7, 8, 3, 1700),
-    (3, 3, 2, 1, 1000),
-    pytest.param(3, 4, 1, 1, 7000, marks=large),
-    (4, 2, 1, 2, 180),
+@pytest.mark.parametrize(("size", "limit", "most_drafts", "options", "states"), [
+    (1, 7, 1, {}, 9),
+    (2, 7, 2, {}, 1300),
+    (2, 7, 3, {"reach": 8}, 1700),
+    (3, 3, 1, {"reach": 2}, 1000),
+    pytest.param(3, 4, 1, {}, 7000, marks=large),
+    (4, 2, 2, {}, 180),
+    *[(size, 4, 1, {"spread": True}, 1) for size in (2, 3)],  # any rank may have work at the start
+    (2, 4, 2, {"late": True}, 800),  # a late standing draft feeds a busy rank
+    (2, 6, 2, {"pile": Pile}, 1),  # without shares
+    (2, 7, 1, {"pile": Post}, 900),  # work that belongs to somebody gets there
+    (3, 4, 1, {"pile": Post}, 1000),
+    (3, 4, 1, {"pile": Post, "spread": True}, 100),
 ])  # fmt: skip
-def test_the_law_holds_in_every_reachable_state(size, limit, reach, most_drafts, states):
-    assert explore_walks(first_walks(size, limit, reach=reach), most_drafts=most_drafts) >= states
-
-
-@pytest.mark.parametrize("size", [2, 3])
-def test_any_rank_may_have_work_at_the_start(size):
-    explore_walks(first_walks(size, 4, spread=True), most_drafts=1)
-
-
-def test_a_late_standing_draft_feeds_a_busy_rank():
-    assert explore_walks(first_walks(2, 4, late=True), most_drafts=2) > 800
-
-
-def test_a_problem_without_shares_keeps_the_law():
-    explore_walks(first_walks(2, 6, pile=Pile), most_drafts=2)
-
-
-@pytest.mark.parametrize(("size", "limit", "spread", "states"), [(2, 7, False, 900), (3, 4, False, 1000), (3, 4, True, 100)])
-def test_work_that_belongs_to_somebody_gets_there_in_every_reachable_state(size, limit, spread, states):
-    assert explore_walks(first_walks(size, limit, pile=Post, spread=spread), most_drafts=1) >= states
+def test_the_law_holds_in_every_reachable_state(size, limit, most_drafts, options, states):
+    assert explore_walks(first_walks(size, limit, **options), most_drafts=most_drafts) >= states
 
 
 def test_an_answer_ends_it_in_every_reachable_state():

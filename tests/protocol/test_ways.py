@@ -22,8 +22,8 @@ from lb_mpi.cli.simulate import rows as simulate_module
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall
 from lb_mpi.graph import Floats, parse
 from lb_mpi.knowledge import KnownSpeeds
-from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network
+from tests.protocol.deciding import decided
 from tests.protocol.mutate import Mutant, rejects
 
 Numbers = Callable[[int], float]  # of a call
@@ -236,9 +236,7 @@ def check_all_ranks_choose_the_same() -> None:
             RankReport(False, 7, 7, 1.0, busy, 1.0, 0.0, 0, 0, began_s=0.2 * rank, last_s=rng.uniform(1.0, 1.3))
             for rank, busy in enumerate(rng.uniform(0.8, 1.2, 2))
         ]
-        all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-        decisions = [decider.decide(all_ranks).decision for decider in deciders]
-        assert decisions[0] == decisions[1]
+        decisions = [one.decision for one in decided(deciders, reports)]
         assert words_of(decisions[0], 0) == words_of(decisions[1], 0)
         assert len({(one.ways.home, one.quick.left) for one in deciders}) == 1
         chosen.add(decisions[0].reason)
@@ -252,8 +250,7 @@ def check_a_failure_at_home() -> None:
         decider.ways.lend()
         decider.ways.home, decider.ways._left = True, LONGEST
     reports = [RankReport(failed, 7, 7, math.nan, 1.0, 1.0, 0.0, 0, 0) for failed in (False, True)]
-    all_ranks = reduced([decider.report(report) for decider, report in zip(deciders, reports, strict=True)])
-    assert {decider.decide(all_ranks).problem for decider in deciders} == {RoundProblem.FAILED}
+    assert {one.problem for one in decided(deciders, reports)} == {RoundProblem.FAILED}
     assert all(decider.ways.learning and not decider.ways.home for decider in deciders)
 
 
