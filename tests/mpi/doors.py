@@ -16,7 +16,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import parse
 from lb_mpi.mpi.common.failure import describe
-from tests.mpi.sizes import SIZE
+from tests.mpi.sizes import RANK, SIZE
 from tests.pile import Pile
 
 ROWS = np.ones((4, 2))
@@ -99,7 +99,7 @@ CALLS: dict[str, Callable[[MPI.Intracomm, Path], object]] = {  # of all ranks, w
     "distribute": lambda comm, _: lb_mpi.distribute(comm, on_root("mesh:4x6"), method="block").close(),
     "measure": lambda comm, _: lb_mpi.measure(comm, messages=False, rounds=1, round_s=0.01),
     "reorder_ranks": lambda comm, _: lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free(),
-    "save": lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[comm.rank], rows=ROWS[:1]),
+    "save": lambda comm, folder: lb_mpi.save(comm, folder, 1, index=[RANK], rows=ROWS[:1]),
     "load": lambda comm, folder: lb_mpi.load(comm, folder),
     "asked_to_stop": leave,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -27,6 +28,15 @@ def in_script(run: Callable[[], object], *, hosts: MPI.Intracomm | None = None) 
 
 def square(x: Any) -> Any:
     return x * x
+
+
+WORK = np.zeros(2)
+
+
+def fill(k: int) -> np.ndarray:
+    """Return the same array each time."""
+    WORK[:] = k
+    return WORK
 
 
 def fail_at(n: int, k: int) -> int:

@@ -159,10 +159,6 @@ def test_the_least_time_is_an_aim():
 # --- the exchange ---
 
 
-def shape_of_one(n: int) -> np.ndarray:
-    return np.zeros(n, dtype=[("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
-
-
 @pytest.mark.one_mpi
 def test_any_dtype_and_shape():
     graph = weighted(50, 100, 3)
@@ -177,7 +173,7 @@ def test_any_dtype_and_shape():
                     around = plan.exchange(whole[:n])
                     assert around.dtype == whole.dtype
                     np.testing.assert_array_equal(around, whole)
-        records = shape_of_one(n)
+        records = np.zeros(n, [("id", "i8"), ("on", "?"), ("at", "f4", (2,))])
         records["id"], records["at"] = plan.vertices, plan.vertices[:, None]
         around = plan.exchange(records)
         np.testing.assert_array_equal(around["id"], numbers)

@@ -40,18 +40,6 @@ def test_neighbours_numbers_arrive_in_order():
     presence.close()
 
 
-def test_a_cartesian_communicator():
-    grid = COMM.Create_cart([SIZE])
-    graph = mesh(1, SIZE)
-    with lb_mpi.Balancer(grid, scheme="fos") as balancer:
-        assert balancer.map_rows(lambda rows: rows + 1.0, np.ones(3)).tolist() == [2.0] * 3
-    with lb_mpi.distribute(grid, mesh(3, 4) if RANK == 0 else None, method="block") as plan:
-        np.testing.assert_array_equal(plan.exchange(plan.vertices)[len(plan.vertices) :], plan.ghosts)
-    lb_mpi.measure(grid, messages=False, rounds=1, round_s=0.001)
-    lb_mpi.reorder_ranks(grid, graph, [1.0] * SIZE).Free()
-    grid.Free()
-
-
 @pytest.mark.parametrize("scheme", parameters(STEPPING, every_size=["fos", "cg"]))
 def test_steps_and_flows_are_those_of_the_whole_graph(scheme):
     for seed, graph in enumerate(graphs()):

@@ -95,7 +95,7 @@ def test_graphs_that_are_none():
     for bad, kind in kinds.items():
         words = raised_by_all(lambda bad=bad: lb_mpi.distribute(COMM, on_root(bad)))
         assert all(text.startswith(kind) for text in words), words
-        check_named(words, "", guilty=0)
+        check_named(words, str(bad), guilty=0)
     for name, misbehave in RAISES.items():
         words = raised_by_all(lambda bad=misbehave: lb_mpi.distribute(COMM, on_root(NoPath(bad))))
         check_named(words, cause_of(name), guilty=0)

@@ -11,20 +11,14 @@ import pytest
 
 import lb_mpi
 from lb_mpi.mpi.common import communicator
+from tests.clock import spin
 from tests.misbehaviour import RAISES, RETURNS
 from tests.mpi.doors import CALLS, DOORS, USES
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
+from tests.mpi.test_balancer import numbers, pack
 from tests.mpi.test_random_rows import choose_way
 
 pytestmark = pytest.mark.mpi
-
-
-def numbers(n: int, *shape: int) -> np.ndarray:
-    return np.random.default_rng(RANK).standard_normal((n, *shape))
-
-
-def pack(item: dict[str, int]) -> bytes:
-    return json.dumps(item).encode()
 
 
 WRONG: dict[str, Callable[..., object]] = {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}
@@ -146,12 +140,6 @@ def test_a_collective_call_in_a_function_of_map_rows_is_an_error(door, home, tmp
         call()
 
 
-def spin_rows(n: int) -> None:
-    from tests.mpi.test_balancer import spin
-
-    spin(2e-5 * n * (1 + RANK % 4))
-
-
 def test_wrong_results_are_refused_with_what_was_expected():
     rows = numbers(10, 2)
     wrong = [
@@ -173,7 +161,7 @@ def test_blocks_of_one_shape_give_the_bits_of_these_calls(n):
 
     def function(block):
         assert len(block) in (size, n % size)
-        spin_rows(len(block))
+        spin(2e-5 * len(block) * (1 + RANK % 4))
         return np.asarray(block @ weights)
 
     expected = np.concatenate([rows[first : first + size] @ weights for first in range(0, n, size)])

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import failure
+from tests.misbehaviour import NotForPickling
 from tests.mpi.doors import DOORS
 from tests.mpi.pools import from_root
 from tests.mpi.sizes import COMM, RANK, SIZE, several
@@ -292,13 +293,8 @@ def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch):
     executor.shutdown()
 
 
-class Unpicklable:
-    def __reduce__(self) -> Any:
-        raise RuntimeError("not this one")
-
-
 def wrong_result(k: int) -> Any:
-    return Unpicklable() if k == 3 else k
+    return NotForPickling() if k == 3 else k
 
 
 class Unloadable:
@@ -326,18 +322,15 @@ def test_the_task_whose_result_can_t_be_unpickled_is_named(pool):
         assert caught.value.index % 4 == 2
 
 
-@pytest.mark.parametrize("root", [None, 0])
-def test_errors_of_tasks_name_the_lines_of_the_user_only(root, capsys):
-    with lb_mpi.Pool(COMM, root=root) as pool:
-        for function in (divide, wrong_result):
-            if pool is None:
-                return
-            with pytest.raises(lb_mpi.TaskError) as caught:
-                pool.map(function, 6, chunksize=1)
-            line = function.__code__.co_firstlineno + (function is divide)
-            assert str(caught.value).endswith(f"({__file__}:{line}, in {function.__name__})")
-            failure.hook(type(caught.value), caught.value, caught.value.__traceback__)
-            printed = capsys.readouterr().err
-            if function is divide:
-                assert "lb_mpi/mpi" not in caught.value.traceback
-                assert printed.replace(str(Path(__file__).parent), "").count("lb_mpi/mpi") == 0
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
+def test_errors_of_tasks_name_the_lines_of_the_user_only(pool, capsys):
+    for function in (divide, wrong_result):
+        with pytest.raises(lb_mpi.TaskError) as caught:
+            pool.map(function, 6, chunksize=1)
+        line = function.__code__.co_firstlineno + (function is divide)
+        assert str(caught.value).endswith(f"({__file__}:{line}, in {function.__name__})")
+        failure.hook(type(caught.value), caught.value, caught.value.__traceback__)
+        printed = capsys.readouterr().err
+        if function is divide:
+            assert "lb_mpi/mpi" not in caught.value.traceback
+            assert printed.replace(str(Path(__file__).parent), "").count("lb_mpi/mpi") == 0

@@ -9,13 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 import lb_mpi
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.pool import dispatcher
-from tests.mpi.pools import in_script, square
+from tests.mpi.pools import fill, in_script, square
 from tests.mpi.sizes import COMM, SIZE
 
 pytestmark = pytest.mark.mpi
@@ -38,14 +37,6 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
     in_script(script)
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
     assert not dispatcher.dispatchers
-
-
-WORK = np.zeros(2)
-
-
-def fill(k: int) -> np.ndarray:
-    WORK[:] = k
-    return WORK
 
 
 def slow_square(k: int) -> int:
@@ -180,7 +171,7 @@ def test_threads_that_begin_the_first_asynchronous_calls_at_once():
 
         def begin():
             ready.wait()
-            begun.append(pool.apply_async(time.sleep, (0.1,)))
+            begun.append(pool.apply_async(time.sleep, (0.02,)))
 
         threads = [threading.Thread(target=begin) for _ in range(4)]
         for one in threads:

@@ -19,35 +19,31 @@ def test_process_graphs():
         assert balancer.graph.n_edges == SIZE * (SIZE - 1) // 2
     dims = MPI.Compute_dims(SIZE, 3)
     cart = COMM.Create_cart(dims, periods=[True, False, True])
-    try:
-        with lb_mpi.Balancer(cart, when="always") as balancer:
-            neighbours = set()
-            for axis in range(3):
-                neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}
-            assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
-            rows = numbers(50, 2)
-            for _ in range(3):
-                assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
-    finally:
-        cart.Free()
+    with lb_mpi.Balancer(cart, when="always") as balancer:
+        neighbours = set()
+        for axis in range(3):
+            neighbours |= set(cart.Shift(axis, 1)) - {MPI.PROC_NULL, cart.rank}
+        assert set(balancer.graph.neighbours(cart.rank).tolist()) == neighbours
+        rows = numbers(50, 2)
+        for _ in range(3):
+            assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
+    cart.Free()
 
 
 def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share():
     cart = COMM.Create_cart([SIZE])
-    try:
-        for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
-            assert fingerprint(process_graph(COMM, None, hosts)) == fingerprint(mesh(*most_square_mesh(SIZE)))
-            assert fingerprint(process_graph(cart, None, hosts)) == fingerprint(mesh(1, SIZE))
-            assert fingerprint(process_graph(cart, None, hosts, short=True)) == fingerprint(cube(SIZE))
-        if SIZE > 2:
-            hosts = [f"h{rank % 2}" for rank in range(SIZE)]
-            for comm in (COMM, cart):
-                assert fingerprint(process_graph(comm, None, hosts)) == fingerprint(host_graph(hosts))
-                assert fingerprint(process_graph(comm, f"ring:{SIZE}", hosts)) == fingerprint(parse(f"ring:{SIZE}"))
-        if SIZE > 3:  # the first two ranks of a host are neighbours
-            assert 3 in process_graph(COMM, None, [f"h{rank % 3}" for rank in range(SIZE)], short=True).neighbours(0)
-    finally:
-        cart.Free()
+    for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
+        assert fingerprint(process_graph(COMM, None, hosts)) == fingerprint(mesh(*most_square_mesh(SIZE)))
+        assert fingerprint(process_graph(cart, None, hosts)) == fingerprint(mesh(1, SIZE))
+        assert fingerprint(process_graph(cart, None, hosts, short=True)) == fingerprint(cube(SIZE))
+    if SIZE > 2:
+        hosts = [f"h{rank % 2}" for rank in range(SIZE)]
+        for comm in (COMM, cart):
+            assert fingerprint(process_graph(comm, None, hosts)) == fingerprint(host_graph(hosts))
+            assert fingerprint(process_graph(comm, f"ring:{SIZE}", hosts)) == fingerprint(parse(f"ring:{SIZE}"))
+    if SIZE > 3:  # the first two ranks of a host are neighbours
+        assert 3 in process_graph(COMM, None, [f"h{rank % 3}" for rank in range(SIZE)], short=True).neighbours(0)
+    cart.Free()
 
 
 def test_components_are_balanced_by_themselves():

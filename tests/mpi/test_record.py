@@ -32,28 +32,23 @@ import dataclasses, json, os, subprocess, sys, time
 import numpy as np
 from mpi4py import MPI
 import lb_mpi
+from tests.clock import spin
 from tests.pile import Pile
 
 class SlowPile(Pile):
     def work(self, units):
-        until = time.thread_time() + 20e-6
-        while time.thread_time() < until:
-            pass
+        spin(20e-6)
         return super().work(1)
 
 def burn(x):
     if x == 0:  # a task that uses lb_mpi itself is recorded once
         with lb_mpi.Pool(MPI.COMM_SELF) as inner:
             inner.map(abs, [1, 2])
-    until = time.thread_time() + 1e-3
-    while time.thread_time() < until:
-        pass
+    spin(1e-3)
     return 2 * x
 
 def rows(block):
-    until = time.thread_time() + 2e-4 * len(block)
-    while time.thread_time() < until:
-        pass
+    spin(2e-4 * len(block))
     return block + 1.0
 
 comm = MPI.COMM_WORLD
@@ -85,13 +80,11 @@ if sys.argv[1:] == ["wait"]:
 
 
 SUBMITTED = """
-import time
 import lb_mpi
+from tests.clock import spin
 
 def burn(x):
-    until = time.thread_time() + 2e-3
-    while time.thread_time() < until:
-        pass
+    spin(2e-3)
     return 2 * x
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ are in test_numbers.py, what a user's function does in test_misbehaving_*.py.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from lb_mpi.graph import Graph, parse
 from lb_mpi.machine import Machine
 from tests.misbehaviour import NotForPickling
 from tests.mpi.calls import CALLS, ONE, ROWS, SPEEDS
+from tests.mpi.doors import CALLS as DOORS
 from tests.mpi.doors import USES
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.pile import Pile
@@ -132,8 +134,6 @@ REFUSED: list[Row] = [
     ("search, all ranks alike", {"save": "nowhere", "problem": Plain(10)}, TypeError, "it lacks save"),
     ("search", {"problem": "not a problem"}, TypeError, "it lacks absorb, "),
     ("search", {"problem": Misspelt(9)}, TypeError, "it lacks absorb$"),
-    ("distribute", {"graph": None}, TypeError, "graph = None"),
-    ("distribute", {"graph": "nosuch.graph"}, OSError, "nosuch.graph"),
     ("distribute", {"graph": sparse.eye_array(4).tocsr()[:3]}, ValueError, "square"),
     ("distribute", {"graph": Graph.from_edges(2, [0], [1], None, [1e-320] * 2)}, ValueError, "vertex weights of sum 2e-320"),
     ("distribute", {"root": SIZE}, ValueError, f"root = {SIZE}"),
@@ -258,20 +258,10 @@ def test_all_ranks_that_differ_are_named():
         lb_mpi.Balancer(COMM, every=1 + RANK)
 
 
-COMMUNICATORS: list[Callable[[Any], object]] = [
-    lb_mpi.Pool, lb_mpi.Executor, lb_mpi.Balancer, lambda comm: lb_mpi.search(comm, Pile(3)),
-    lambda comm: lb_mpi.distribute(comm, "mesh:2x2"), lambda comm: lb_mpi.reorder_ranks(comm, "mesh:1x1", [1.0]),
-    lb_mpi.measure,
-    lambda comm: lb_mpi.save(comm, "nowhere", 1, x=ONE), lambda comm: lb_mpi.load(comm, "nowhere"),
-]  # fmt: skip
-
-
-def test_what_is_no_communicator_is_refused():
-    for door in COMMUNICATORS:
-        with pytest.raises(TypeError, match=r"'COMM_WORLD': expected an mpi4py intracommunicator"):
-            door("COMM_WORLD")
-    with pytest.raises(TypeError, match="comm = None: expected an mpi4py intracommunicator"), lb_mpi.asked_to_stop(None):
-        pass
+def test_what_is_no_communicator_is_refused(tmp_path):
+    for comm, door in itertools.product(("COMM_WORLD", None), [*DOORS.values(), lambda comm, _: lb_mpi.Executor(comm)]):
+        with pytest.raises(TypeError, match=f"comm = {comm!r}: expected an mpi4py intracommunicator"):
+            door(comm, tmp_path)
 
 
 @pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.rebalance", "plan.owners"])

@@ -24,13 +24,11 @@ WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objectiv
 def test_ranks_sit_where_they_ought_to(objective, method):
     graph = mesh(*most_square_mesh(SIZE))
     placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
-    try:
-        assert type(placed) is MPI.Intracomm
-        assert placed.size == SIZE
-        expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3) if RANK == 0 else None
-        assert placed.allgather(RANK) == COMM.bcast(expected).positions.tolist()
-    finally:
-        placed.Free()
+    assert type(placed) is MPI.Intracomm
+    assert placed.size == SIZE
+    expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3) if RANK == 0 else None
+    assert placed.allgather(RANK) == COMM.bcast(expected).positions.tolist()
+    placed.Free()
 
 
 @pytest.mark.every_size
