@@ -25,7 +25,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
-from lb_mpi.metrics import first_true
+from lb_mpi.metrics import as_array, first_true
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -346,7 +346,7 @@ def ring_order(size: int) -> tuple[int, ...]:
 
 
 def _vector(name: str, values: ArrayLike, dtype: type) -> NDArray[Any]:
-    array = np.asarray(values)
+    array = as_array(name, values)
     if array.ndim != 1:
         raise ValueError(f"{name} of shape {array.shape}: expected one dimension")
     if array.size and not np.can_cast(array.dtype, dtype, "same_kind"):

@@ -9,7 +9,7 @@ import functools
 import math
 import numbers
 from collections.abc import Callable
-from typing import NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -109,10 +109,7 @@ def scaled(values: Floats) -> tuple[Floats, int]:
 
 def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
     """Return `parts` as an (n,) array of integers; ValueError, naming the vertex, for a part outside 0..k-1."""
-    try:
-        array = np.asarray(parts)
-    except ValueError:  # rows of unequal lengths
-        raise ValueError(f"parts = {show(parts)}: expected {n} integers, one per vertex") from None
+    array = as_array("parts", parts)
     if array.shape != (n,) or array.dtype.kind not in "iu":
         raise ValueError(f"parts of shape {array.shape} = {show(parts)}: expected {n} integers, one per vertex")
     if (vertex := first_true((array < 0) | (array >= k))) is not None:
@@ -120,10 +117,20 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
+def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
+    """Return `values` as an array; ValueError for lists of unequal lengths, and masked values."""
+    if np.ma.is_masked(values):
+        raise ValueError(f"{name} = {show(values)}: expected no masked values (see their method filled)")
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} = {show(values)}: expected numbers in one dimension") from None
+
+
 def as_numbers(name: str, values: ArrayLike) -> Floats:
     """Return `values` as a new array; ValueError for anything but numbers (text, complex numbers, True and False)."""
+    given = as_array(name, values)
     try:
-        given = np.asarray(values)
         if not (given.dtype.kind in "iuf" or (given.dtype.kind == "O" and all(map(_is_number, given.flat)))):
             raise TypeError
         return np.array(given, dtype=float)

@@ -4,6 +4,7 @@
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,6 +87,27 @@ def test_progress_runs_under_the_caller_s_rules_of_numpy():
         lb_mpi.arrange("mesh:1x4", [1, 2, 3, 4], progress=lambda text, done: seen.append(np.geterr()))
         assert seen
         assert all(one == np.geterr() for one in seen)
+
+
+MASKED = np.ma.array([1, 1, 0], mask=[1, 0, 0])
+NO_ARRAYS: dict[str, Callable[[Any], object]] = {
+    "loads": lambda values: lb_mpi.balance("ring:3", values, [1, 1, 1]),
+    "speeds": lambda values: lb_mpi.arrange("ring:3", values),
+    "time": lambda values: lb_mpi.allocate(3, values),
+    "cap": lambda values: lb_mpi.allocate(3, [1, 1, 1], cap=values),
+    "targets": lambda values: lb_mpi.partition("ring:3", 3, targets=values),
+    "parts": lambda values: lb_mpi.partition_metrics("ring:3", values, 2),
+    "tails": lambda values: Graph.from_edges(3, values, [1, 2, 2]),
+    "weights": lambda values: Graph.from_edges(3, [0], [1], values),
+    "vertex_weights": lambda values: Graph.from_edges(3, [0], [1], None, values),
+}
+
+
+@pytest.mark.parametrize("name", NO_ARRAYS)
+@pytest.mark.parametrize("values", [MASKED, [[1], [1, 2], [3]]])
+def test_a_mask_is_not_lost_and_a_list_of_lists_is_named(name, values):
+    with pytest.raises(ValueError, match=f"^{name} = .*: expected"):
+        NO_ARRAYS[name](values)
 
 
 HUGE = Graph.from_edges(3, [0, 1], [1, 2], [1.7e308] * 2, [1.0] * 3)
