@@ -4,9 +4,10 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,6 +103,12 @@ def delay_ms(request: pytest.FixtureRequest) -> Iterator[float]:
     assert leftovers() == []
 
 
+def on_hosts(delay_ms: str) -> Callable[[Any], Any]:
+    """On the cluster with that delay alone."""
+    mark = pytest.mark.parametrize("delay_ms", [delay_ms], indirect=True)
+    return lambda test: needs_root(needs_mpiexec(mark(test)))
+
+
 def run(*program: str) -> str:
     """What the program prints on three hosts, whose network must have carried it."""
     before = status()
@@ -143,9 +150,7 @@ if comm.rank == 0:
 """
 
 
-@needs_root
-@needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["1"], ids=["1 ms"], indirect=True)
+@on_hosts("1")
 def test_a_search_and_rows_have_on_three_hosts_the_results_of_one(delay_ms):
     assert run("python", "-c", ON_HOSTS) == "3 8191 True\n"
 
@@ -176,9 +181,7 @@ if comm.rank == 0:
 """
 
 
-@needs_root
-@needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+@on_hosts("0")
 def test_a_run_whose_host_dies_goes_on(delay_ms, tmp_path):
     with running(COUNTING, tmp_path, "--restarts", "1") as process:
         until(lambda: len(list(tmp_path.glob("1-*"))) == 3)
@@ -191,9 +194,7 @@ def test_a_run_whose_host_dies_goes_on(delay_ms, tmp_path):
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
 
 
-@needs_root
-@needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+@on_hosts("0")
 def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on(delay_ms, tmp_path):
     dies = "if number == 1 and comm.rank == 2:\n    time.sleep(2.0)\n    os.kill(os.getpid(), 9)\n"
     program = COUNTING.replace("while number", dies + "while number")
@@ -211,9 +212,7 @@ def test_a_host_that_is_lost_while_a_restart_begins_is_named_and_the_run_goes_on
     until(lambda: [host["processes"] for host in status().values()] == [0, 0, 0])
 
 
-@needs_root
-@needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+@on_hosts("0")
 def test_ranks_that_the_network_of_mpi_does_not_connect_hang(delay_ms, tmp_path):
     link = ["ip", "-n", f"lbmpi-{NAME}-h3", "link", "set", "eth0"]  # what stands for ssh does not use it
     with running(COUNTING, tmp_path, "--hang-s", "4", more="exchange") as process:
@@ -230,9 +229,7 @@ def test_ranks_that_the_network_of_mpi_does_not_connect_hang(delay_ms, tmp_path)
 
 
 @pytest.mark.one_mpi
-@needs_root
-@needs_mpiexec
-@pytest.mark.parametrize("delay_ms", ["0"], ids=["no delay"], indirect=True)
+@on_hosts("0")
 def test_a_host_that_is_not_there_is_named(delay_ms, tmp_path):
     (tmp_path / "hosts.txt").write_text("h1\nh9\n")
     done = cluster("run", "--hosts", str(tmp_path / "hosts.txt"), "--", "python", "-c", "print('started')")

@@ -14,8 +14,9 @@ from lb_mpi.cli.report.run import Run, assemble
 from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
-from lb_mpi.record.record import About, Record, header, snapshot, snapshot_offset
+from lb_mpi.record.record import Record
 from tests.process.lab import until
+from tests.unit.records import about, whole
 from tools.environment import ROOT
 
 pytestmark = pytest.mark.one_mpi
@@ -23,9 +24,7 @@ SIZE = 4
 
 
 def file_of(record: Record, rank: int, now: float, hosts: int, *, ended: bool) -> tuple[str, bytes]:
-    about = About(rank, SIZE, f"node{rank * hosts // SIZE}", rank, 0.0, 1e9, "Python 3", "program")
-    data = header(about).ljust(snapshot_offset(0, SIZE), b"\0") + snapshot(record, now, 0, ended=ended)
-    return f"rank{rank:06d}.lbrec", data
+    return whole(record, now, about(rank, SIZE, f"node{rank * hosts // SIZE}", clock_s=0.0), ended=ended)
 
 
 def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str, bytes]]:

@@ -1,4 +1,4 @@
-"""Diffusion: every fact of Jin & Wang on random graphs, the table of steps, one rank against the whole graph."""
+"""Diffusion: every fact of Jin & Wang on random graphs, the table of steps, one rank against all, "auto", spectra."""
 
 import itertools
 import warnings
@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lb_mpi
 from benchmarks.convergence import TOLERANCES
 from lb_mpi import metrics
 from lb_mpi.cli.balance import STEPPING
-from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, outflow
-from lb_mpi.diffusion.setup import SCHEMES, TAU_RULES, coefficients, prepare, theorem_4
+from lb_mpi.diffusion import setup as spectral
+from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, cancel_cycles, outflow
+from lb_mpi.diffusion.setup import (
+    SCHEMES,
+    TAU_RULES,
+    coefficients,
+    colour_edges,
+    prepare,
+    rows_scheme,
+    theorem_4,
+    usual_scheme,
+)
 from lb_mpi.graph import Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
@@ -186,3 +197,139 @@ def test_a_run_that_ends_at_max_steps_has_not_converged():
     result = balance(graph, loads, speeds, tolerance=1e-6, max_steps=10)
     assert isinstance(result, Balance)
     assert (result.steps, result.converged, len(result.imbalance)) == (10, False, 11)
+
+
+# --- which scheme "auto" is ---
+
+
+def random_regular(n: int, degree: int, seed: int) -> Graph:
+    """Rings over random orders of all ranks, laid over each other; edges that meet are one."""
+    rng = np.random.default_rng(seed)
+    orders = [rng.permutation(n) for _ in range(degree // 2)]
+    ends = {tuple(sorted(pair)) for order in orders for pair in zip(order, np.roll(order, 1), strict=True)}
+    return Graph.from_edges(n, *np.array(sorted(ends)).T)
+
+
+@pytest.mark.parametrize(
+    ("graph", "scheme"),
+    [
+        ("mesh:1x1", "direct"),
+        ("torus:16x32", "direct"),
+        ("torus:16x33", "cg"),
+        ("mesh:100x100", "cg"),
+        ("torus:316x317", "cg"),
+        ("hypercube:9", "direct"),
+        ("hypercube:10", "fos"),
+        ("hypercube:14", "fos"),
+        (random_regular(3000, 4, seed=1), "fos"),
+        ("ring:513", "direct"),
+        ("ring:100000", "direct"),
+        ("mesh:3x1000", "direct"),
+    ],
+    ids=str,
+)
+def test_size_and_hops_choose_the_scheme(graph, scheme):
+    layout = parse(graph) if isinstance(graph, str) else graph
+    assert usual_scheme(layout) == scheme
+    assert prepare(layout, np.linspace(1.0, 4.0, layout.n), "auto").scheme == scheme
+    assert rows_scheme(layout, "auto") == {"cg": "sos"}.get(scheme, scheme)
+
+
+def test_hops_are_those_of_the_longest_shortest_way():
+    assert parse("mesh:1x1").hops() == 0
+    assert parse("mesh:3x5").hops() == 2 + 4
+    assert parse("ring:9").hops() == 4
+    assert parse("hypercube:7").hops() == 7
+    assert Graph.from_edges(4, [0], [1]).hops() == 1  # what can't be reached doesn't count
+
+
+@pytest.mark.parametrize("graph", ["torus:24x24", "hypercube:10", "ring:600"])
+def test_the_usual_scheme_levels_in_few_steps(graph):
+    layout = parse(graph)
+    rng = np.random.default_rng(3)
+    speeds, warm = rng.uniform(1.0, 4.0, layout.n), np.cos(2 * np.pi * np.arange(layout.n) / layout.n)
+    for loads in (rng.lognormal(0.0, 1.0, layout.n), 1.0 + 4.0 * np.maximum(0.0, warm)):
+        found = balance(layout, loads, speeds, scheme="auto")
+        assert found.converged
+        assert found.steps <= 3 * layout.hops()
+
+
+@pytest.mark.parametrize("name", ["mesh:9x30", "ring:400", "hypercube:9", "complete:40", "mesh:1x200"])
+def test_lanczos_agrees_with_all_eigenvalues(name, monkeypatch):
+    graph, speeds, _ = paper_case(name, 0)
+    tau = spectral.paper_tau(graph, speeds)
+    exact = spectral.spectrum(graph, speeds, tau)
+    monkeypatch.setattr(spectral, "DENSE", 1)
+    found = spectral.spectrum(graph, speeds, tau)
+    assert found == pytest.approx(exact, rel=5e-3)
+    assert found == spectral.spectrum(graph, speeds, tau)  # the same in every run
+
+
+def test_lanczos_in_a_graph_of_two_parts(monkeypatch):
+    tails, heads = parse("mesh:10x20").edges()
+    graph = Graph.from_edges(400, np.concatenate([tails, tails + 200]), np.concatenate([heads, heads + 200]))
+    speeds = np.random.default_rng(0).uniform(4, 16, 400)
+    tau = spectral.paper_tau(graph, speeds)
+    exact = spectral.spectrum(graph, speeds, tau)
+    monkeypatch.setattr(spectral, "DENSE", 1)
+    assert spectral.spectrum(graph, speeds, tau) == pytest.approx(exact, rel=5e-3)
+
+
+@pytest.mark.parametrize("name", ["mesh:12x12", "ring:64", "complete:20"])
+def test_leja_order_stays_small(name):
+    graph, speeds, _ = paper_case(name, 0)
+    values = spectral.eigenvalues(graph, speeds, spectral.paper_tau(graph, speeds))
+    order = spectral.leja_order(values)
+    assert order[0] == values[-1]
+    assert set(order.tolist()) <= set(values.tolist())
+    products = np.abs(np.cumprod(1 - values[:, None] / order, axis=1))
+    assert products.max() < 1e3
+    assert products[:, -1].max() < 1e-9
+    if name == "mesh:12x12":
+        assert np.abs(np.cumprod(1 - values[:, None] / values, axis=1)).max() > 1e30  # rising
+
+
+@given(cases())
+def test_edges_of_a_vertex_have_different_colours(case):
+    graph = case[0]
+    colours = colour_edges(graph)
+    tails, heads = graph.edges()
+    for vertex in range(graph.n):
+        mine = colours[(tails == vertex) | (heads == vertex)]
+        assert len(set(mine.tolist())) == len(mine)
+    if graph.n_edges:
+        assert colours.max() + 1 <= 2 * graph.degrees.max() - 1
+
+
+@pytest.mark.parametrize(("name", "count"), [("mesh:7x9", 4), ("torus:8x6", 4), ("hypercube:5", 5), ("complete:8", 7)])
+def test_colours_of_named_graphs_are_as_few_as_can_be(name, count):
+    assert colour_edges(parse(name)).max() + 1 == count
+
+
+@given(cases(), st.integers(0, 10**6))
+def test_a_flow_without_its_cycles_moves_the_same(case, seed):
+    graph = case[0]
+    rng = np.random.default_rng(seed)
+    flow = rng.integers(-3, 4, graph.n_edges) * rng.choice([1.0, 0.37])
+    left = cancel_cycles(graph, flow)
+    assert acyclic(graph, left)
+    assert np.allclose(outflow(graph, left), outflow(graph, flow), atol=1e-12)
+    assert (np.abs(left) <= np.abs(flow)).all()
+    assert (left * flow >= 0).all()
+    if acyclic(graph, flow):
+        assert np.array_equal(left, flow)
+
+
+def test_a_hundred_thousand_ranks_are_levelled():
+    graph, speeds, loads = paper_case("mesh:320x320", 0)
+    result = balance(graph, loads, speeds, tolerance=0.2)
+    assert result.converged
+    assert abs(result.loads.sum() / loads.sum() - 1) <= 1e-12
+    assert result.loads.min() >= 0
+
+
+@pytest.mark.parametrize("unit", [5e-324, 1e-310, 1e300])
+def test_the_vector_does_not_depend_on_the_unit_of_weights_even_of_a_graph_in_pieces(unit):
+    usual, found = (lb_mpi.fiedler(Graph.from_edges(5, [0, 1, 3], [1, 2, 4], np.full(3, weight))) for weight in (1.0, unit))
+    assert found.vector == pytest.approx(usual.vector)
+    assert found.value == pytest.approx(usual.value * unit)

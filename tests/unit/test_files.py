@@ -1,4 +1,4 @@
-"""A file is written as a whole or not at all, whatever stands at its path; links that others have made are not followed."""
+"""A file is written as a whole or not at all, whatever stands at its path; links of others are not followed; frames."""
 
 import os
 import signal
@@ -7,9 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lb_mpi.cli.run.progress import remove_records
-from lb_mpi.files import create, lock, unlock, write_whole
+from lb_mpi.files import create, frame, lock, read_frame, unlock, write_whole
 from lb_mpi.saving.folder import Folder
 
 
@@ -162,3 +164,21 @@ def test_a_forked_child_keeps_no_lock(tmp_path):
     unlock(third)
     for file in (second, third, until_end, end, is_ready, ready):
         os.close(file)
+
+
+@given(st.lists(st.binary(max_size=20), max_size=4), st.binary(max_size=9))
+def test_frames_come_back_one_after_the_other(payloads, before):
+    view, at = memoryview(before + b"".join(map(frame, payloads))), len(before)
+    for payload in payloads:
+        found, at = read_frame(view, at)
+        assert found == payload
+    assert read_frame(view, at) == (None, at == len(view) and at)
+
+
+@given(st.binary(max_size=20), st.integers(0), st.integers(0, 7))
+def test_a_truncated_or_corrupt_frame_is_none(payload, at, bit):
+    whole = frame(payload)
+    at %= len(whole)
+    flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
+    assert read_frame(memoryview(flipped), 0) == (None, 0)
+    assert read_frame(memoryview(whole[:at]), 0) == (None, 0)

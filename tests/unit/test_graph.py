@@ -1,6 +1,7 @@
-"""Graphs: the validator, the named graphs, the ring, conversions and files."""
+"""Graphs: the validator, the named graphs, the ring, graphs that follow the hosts, conversions and files."""
 
 import math
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from lb_mpi.graph import Graph, most_square_mesh, parse, ring_order
-from lb_mpi.graph_files import read_matrix_market, read_metis
+from lb_mpi.balancing.transfers import direct_plan
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.graph import Graph, host_graph, most_square_mesh, parse, ring_order
+from lb_mpi.graph_files import as_graph, read_matrix_market, read_metis
 
 
 @st.composite
@@ -85,6 +88,60 @@ def test_ring_of_other_sizes_leaves_out_the_missing():
     assert ring_order(1) == (0,)
     assert ring_order(8) == (0, 1, 3, 2, 6, 7, 5, 4)
     assert ring_order(6) == (0, 1, 3, 2, 5, 4)
+
+
+# --- graphs that follow the hosts ---
+
+
+def crossing(hosts: list[str]) -> int:
+    tails, heads = host_graph(hosts).edges()
+    return sum(hosts[tail] != hosts[head] for tail, head in zip(tails.tolist(), heads.tolist(), strict=True))
+
+
+@pytest.mark.parametrize(("hosts", "between"), [
+    (["a"], 0),
+    (["a"] * 7, 0),
+    (["a", "b"], 1),
+    (["a", "b"] * 8, 1),
+    (["a"] * 3 + ["b"] * 9 + ["c"], 3),  # of a ring
+    ([f"h{rank // 16}" for rank in range(256)], 32),  # of a torus of 4 x 4
+    ([f"h{rank % 7}" for rank in range(40)], 7),
+])  # fmt: skip
+def test_few_edges_lead_between_hosts(hosts, between):
+    graph = host_graph(hosts)
+    assert graph.n == len(hosts)
+    assert graph.components()[0] == 1
+    assert crossing(hosts) == between
+    inside = {host: hosts.count(host) for host in hosts}
+    assert graph.degrees.max() <= max(inside.values()).bit_length() + 4
+
+
+def test_edges_between_hosts_are_shared_out_among_the_ranks():
+    hosts = [f"h{rank // 16}" for rank in range(16 * 25)]
+    tails, heads = host_graph(hosts).edges()
+    out = np.bincount(
+        [end for pair in zip(tails, heads, strict=True) if hosts[pair[0]] != hosts[pair[1]] for end in pair]
+    )
+    assert out.max() == 1
+
+
+def test_loads_are_levelled_on_it():
+    hosts = [f"h{rank // 5 % 9}" for rank in range(200)]
+    rng = np.random.default_rng(1)
+    found = balance(host_graph(hosts), rng.uniform(0, 9, 200), rng.uniform(1, 4, 200), scheme="cg")
+    assert found.converged
+    assert found.steps < 40
+
+
+@pytest.mark.parametrize("hosts", [["a", "b"] * 4, ["a"] * 3 + ["b"], ["a", "b", "b", "a", "b", "b"]])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_more_goes_between_two_hosts_than_one_of_them_has_too_much(hosts, seed):
+    rng = np.random.default_rng(seed)
+    loads, speeds = rng.uniform(0, 9, len(hosts)), rng.uniform(0.2, 1, len(hosts))
+    plan = direct_plan(host_graph(hosts), loads, speeds)
+    on = np.array(hosts)
+    surplus = (loads - speeds * loads.sum() / speeds.sum())[on == "a"].sum()
+    assert plan.amounts[on[plan.sources] != on[plan.destinations]].sum() == pytest.approx(abs(surplus))
 
 
 # --- structure ---
@@ -189,36 +246,6 @@ def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path):
     assert same(read_metis(path), Graph.from_edges(3, [0], [2]))
 
 
-@pytest.mark.parametrize(("text", "line", "message"), [
-    ("", ":1", "expected a header"),
-    ("1 2 3 4 5\n", ":1", "expected a header"),
-    ("a b\n", ":1", "expected integers"),
-    ("% c\n2 1 7\n2\n1\n", ":2", "fmt = 7"),
-    ("2 1 1111\n2\n1\n", ":1", "fmt = 1111"),
-    ("2 1 010 2\n1 1 2\n1 1 1\n", ":1", "ncon = 2"),
-    ("0 0\n", ":1", "n = 0"),
-    ("2 -1\n2\n1\n", ":1", "m = -1"),
-    ("999999999999 1\n2\n1\n", ":1", "more than fits"),
-    ("2 999999999999\n2\n1\n", ":1", "more than fits"),
-    ("2 1\n2\n", ":2", "ends after 1 vertices"),
-    ("2 1\n2\n1\n1\n", ":4", "after the last"),
-    ("2 2\n2\n1\n    \n", ":1", "m = 2 edges, .* have 1"),
-    ("2 1\n3\n1\n", ":2", "neighbour 3: expected 1..2"),
-    ("2 1\n0\n1\n", ":2", "neighbour 0"),
-    ("3 2\n2\n1\n2\n", "", r"edge 2-1 is one-sided.*\(vertices from 0\)"),
-    ("2 1 1\n2 -5\n1 -5\n", ":2", "weight -5"),
-    ("2 1 1\n2 99999999999999999999999\n1 1\n", ":2", "weight 9999"),
-    ("2 1 1\n2\n1 1\n", ":2", "1 numbers"),
-    ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
-    ("2 1\n2\n1_0\n", ":3", "expected integers"),
-])  # fmt: skip
-def test_a_malformed_metis_file_is_refused_with_its_line(tmp_path, text, line, message):
-    path = tmp_path / "bad.graph"
-    path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=rf"bad\.graph{line}: .*{message}"):
-        read_metis(path)
-
-
 # --- Matrix Market files ---
 
 
@@ -238,27 +265,55 @@ def test_matrix_market_pattern_diagonal_and_duplicates(tmp_path):
     assert same(read_matrix_market(path), Graph.from_edges(2, [0], [1], [3]))
 
 
+# --- files that are no graph ---
+
 REAL = "%%MatrixMarket matrix coordinate real general\n"
+MALFORMED = {
+    "bad.graph": [
+        ("", ":1", "expected a header"),
+        ("1 2 3 4 5\n", ":1", "expected a header"),
+        ("a b\n", ":1", "expected integers"),
+        ("% c\n2 1 7\n2\n1\n", ":2", "fmt = 7"),
+        ("2 1 1111\n2\n1\n", ":1", "fmt = 1111"),
+        ("2 1 010 2\n1 1 2\n1 1 1\n", ":1", "ncon = 2"),
+        ("0 0\n", ":1", "n = 0"),
+        ("2 -1\n2\n1\n", ":1", "m = -1"),
+        ("999999999999 1\n2\n1\n", ":1", "more than fits"),
+        ("2 999999999999\n2\n1\n", ":1", "more than fits"),
+        ("2 1\n2\n", ":2", "ends after 1 vertices"),
+        ("2 1\n2\n1\n1\n", ":4", "after the last"),
+        ("2 2\n2\n1\n    \n", ":1", "m = 2 edges, .* have 1"),
+        ("2 1\n3\n1\n", ":2", "neighbour 3: expected 1..2"),
+        ("2 1\n0\n1\n", ":2", "neighbour 0"),
+        ("3 2\n2\n1\n2\n", "", r"edge 2-1 is one-sided.*\(vertices from 0\)"),
+        ("2 1 1\n2 -5\n1 -5\n", ":2", "weight -5"),
+        ("2 1 1\n2 99999999999999999999999\n1 1\n", ":2", "weight 9999"),
+        ("2 1 1\n2\n1 1\n", ":2", "1 numbers"),
+        ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
+        ("2 1\n2\n1_0\n", ":3", "expected integers"),
+    ],
+    "bad.mtx": [
+        ("", ":1", "Not a Matrix Market file"),
+        ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", "", "complex"),
+        ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "", "skew-symmetric"),
+        ("%%MatrixMarket matrix array real general\n1 1\n1\n", "", "array"),
+        (REAL + "% c\n2 -2 1\n", ":3", "negative"),
+        (REAL + "2 3 0\n", "", r"\(2, 3\): expected a square one"),
+        (REAL + "999999999 999999999 1\n1 2 1\n", "", "more than fits"),
+        (REAL + "2 2 999999999\n1 2 1\n", "", "more than fits"),
+        (REAL + "2 2 2\n1 2 1\n3 1 1\n", ":4", "out of bounds"),
+        (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", "", r"edge 0-1 of weight -1.0: .*\(vertices from 0\)"),
+        (REAL + "2 2 2\n1 2 1\n2 1 x", ":4", "floating-point"),  # without the last line end, it once crashed scipy
+        (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", "", "a byte that is 0"),
+        (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
+        ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
+    ],
+}
 
 
-@pytest.mark.parametrize(("text", "line", "message"), [
-    ("", ":1", "Not a Matrix Market file"),
-    ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", "", "complex"),
-    ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "", "skew-symmetric"),
-    ("%%MatrixMarket matrix array real general\n1 1\n1\n", "", "array"),
-    (REAL + "% c\n2 -2 1\n", ":3", "negative"),
-    (REAL + "2 3 0\n", "", r"\(2, 3\): expected a square one"),
-    (REAL + "999999999 999999999 1\n1 2 1\n", "", "more than fits"),
-    (REAL + "2 2 999999999\n1 2 1\n", "", "more than fits"),
-    (REAL + "2 2 2\n1 2 1\n3 1 1\n", ":4", "out of bounds"),
-    (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", "", r"edge 0-1 of weight -1.0: .*\(vertices from 0\)"),
-    (REAL + "2 2 2\n1 2 1\n2 1 x", ":4", "floating-point"),  # without the last line end, it once crashed scipy
-    (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", "", "a byte that is 0"),
-    (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
-    ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
-])  # fmt: skip
-def test_a_malformed_matrix_market_file_is_refused_with_its_line(tmp_path, text, line, message):
-    path = tmp_path / "bad.mtx"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=rf"bad\.mtx{line}: .*{message}"):
-        read_matrix_market(path)
+@pytest.mark.parametrize(("name", "text", "line", "says"), [(key, *one) for key, rows in MALFORMED.items() for one in rows])
+def test_a_malformed_file_is_refused_with_its_line(tmp_path, name, text, line, says):
+    path = tmp_path / name
+    path.write_bytes(text.encode())
+    with pytest.raises(ValueError, match=rf"{re.escape(name)}{line}: .*{says}"):
+        as_graph(path)

@@ -35,35 +35,23 @@ def test_all_that_is_missing_is_named_once():
         check_problem(Pile)
 
 
+def duck(**found: object) -> lb_mpi.Problem:
+    methods = dict.fromkeys(("absorb", "load", "merge", "result", "split", "start", "work"), len)
+    return type("Duck", (lb_mpi.Problem,), methods | found)()
+
+
 def test_found_is_a_property_or_an_attribute_of_class_or_instance():
-    class Duck:
-        absorb = load = merge = result = split = start = work = len
-
-    class OfInstance(Duck, lb_mpi.Problem):
-        def __init__(self) -> None:
-            self.found = np.True_
-
-    class OfClass(Duck, lb_mpi.Problem):
-        found = True
-
-    class Property(Duck, lb_mpi.Problem):
-        @property
-        def found(self) -> bool:
-            return True
-
-    class Method(Duck, lb_mpi.Problem):
-        def found(self) -> bool:
-            return False
-
-    for kind in (OfInstance, OfClass, Property):
-        check_problem(kind())
-        assert Guard(kind()).found is True
-    with pytest.raises(lb_mpi.SearchError, match=r"Method\.found = .*: expected True or False"):
-        assert not Guard(Method()).found
+    (of_instance := duck()).found = np.True_
+    for one in (of_instance, duck(found=True), duck(found=property(lambda _: True))):
+        check_problem(one)
+        assert Guard(one).found is True
+    method = duck(found=lambda _: False)
+    with pytest.raises(lb_mpi.SearchError, match=r"Duck\.found = .*: expected True or False"):
+        assert not Guard(method).found
     with pytest.raises(TypeError, match=r"expected an lb_mpi\.Problem; its found is a method: make it an attribute"):
-        check_problem(Method())
+        check_problem(method)
     with pytest.raises(TypeError, match=r"expected an lb_mpi\.Problem; it lacks found \(True or False, an attribute or "):
-        check_problem(type("Nothing", (Duck, lb_mpi.Problem), {})())
+        check_problem(duck())
 
 
 LAW: dict[str, tuple[list[object], Callable[[Any], object], str]] = {  # of each method: what is wrong, a call, what it says

@@ -1,18 +1,23 @@
-"""The maze search without MPI: mazes, exact marks under any interleaving, paths over several givers, bad input."""
+"""The maze search without MPI: mazes and their files, exact marks under any interleaving, paths, the idealised search."""
 
 import pathlib
 import random
+import re
 import struct
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import ndimage
 
 from apps import maze_kernel
+from apps.lockstep import Comparison, LockstepResult, lockstep
 from apps.maze_search import (
     BLOCKED,
     FREE,
     MARKED,
+    WALL,
     MazeResult,
     MazeSearch,
     check_path,
@@ -22,6 +27,11 @@ from apps.maze_search import (
     trace_path,
     way_back,
 )
+from apps.trace import path
+from lb_mpi.graph import ring_order
+from lb_mpi.mpi.search.search import Turn
+from lb_mpi.searching.drafting import Kind, Message, State
+from tests.pile import Pile
 
 PART = struct.Struct("<qbb")  # a part of one record, as `split` packs it: position, cursor, upper
 PAPER = pathlib.Path(__file__).parents[1] / "data" / "maze16.txt"
@@ -236,3 +246,124 @@ def test_results_merge():
     assert search.merge(none, none) == MazeResult(10, -1, -1)
     assert search.merge(none, search.merge(one, two)) == search.merge(search.merge(none, one), two)
     assert search.merge(none, search.merge(one, two)) == MazeResult(10, 18, 4)
+
+
+# ---- drawn mazes, and files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 50, 1500])
+def test_a_drawn_maze_has_walls_and_depends_on_its_seed(dim):
+    cells = random_maze(dim, 0.6, 7)
+    check = np.concatenate([cells[0], cells[-1], cells[:, 0], cells[:, -1]])
+    assert (check == WALL).all()
+    assert np.isin(cells[1:-1, 1:-1], (FREE, BLOCKED)).all()
+    assert cells[1, 1] == cells[-2, -2] == FREE
+    assert np.array_equal(cells, random_maze(dim, 0.6, 7))
+    if dim >= 50:
+        assert (cells[1:-1, 1:-1] == FREE).mean() == pytest.approx(0.6, abs=0.05)
+        assert not np.array_equal(cells, random_maze(dim, 0.6, 8))
+        out = np.full((dim + 2, dim + 2), 9, np.uint8)
+        assert random_maze(dim, 0.6, 7, out=out) is out
+        assert np.array_equal(cells, out)
+
+
+@pytest.mark.parametrize("dim", [3, 4, 20])
+def test_walled_exit_cannot_be_reached(dim):
+    cells = random_maze(dim, 1.0, 0, walled=True)
+    assert component(cells).sum() == dim * dim - 4
+    assert cells[-2, -2] == FREE
+
+
+def test_missing_file_is_an_os_error_that_names_it(tmp_path):
+    with pytest.raises(OSError, match=r"nowhere\.txt"):
+        read_maze(tmp_path / "nowhere.txt")
+
+
+@pytest.mark.parametrize(("text", "line", "message"), [
+    ("", 1, "empty"),
+    ("\n\n", 1, "empty"),
+    ("222\n232\n222\n", 2, "'3'"),
+    ("222\n2 2\n222\n", 2, "' '"),
+    ("2222\n2002\n202\n2222\n", 3, "3 cells"),
+    ("222\n\n202\n222\n", 2, "0 cells"),
+    ("2222\n2002\n2222\n", 3, "square"),
+    ("22\n22\n", 2, "3 x 3"),
+    ("212\n202\n222\n", 1, "wall is broken"),
+    ("222\n202\n220\n", 3, "wall is broken"),
+    ("222\n201\n222\n", 2, "wall is broken"),
+    ("2222\n2022\n2002\n2222\n", 2, "inside"),
+])  # fmt: skip
+def test_wrong_files_are_refused_with_their_line(tmp_path, text, line, message):
+    path = tmp_path / "maze.txt"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=message) as error:
+        read_maze(path)
+    assert str(error.value).startswith(f"{path}:{line}: ")
+
+
+def test_reads_other_line_ends(tmp_path):
+    path = tmp_path / "maze.txt"
+    path.write_bytes(b"222\r\n202\r\n222")
+    assert read_maze(path).tolist() == [[2, 2, 2], [2, 0, 2], [2, 2, 2]]
+
+
+@settings(deadline=None, max_examples=200)
+@given(content=st.binary(max_size=60) | st.text("012\n", max_size=60).map(str.encode))
+def test_any_file_is_a_maze_or_a_value_error(tmp_path_factory, content):
+    path = tmp_path_factory.mktemp("maze") / "maze.txt"
+    path.write_bytes(content)
+    rows = content.splitlines()
+    while rows and not rows[-1]:
+        rows.pop()
+    n = len(rows)
+    wall, inner = b"2{%d}" % n, b"2[01]{%d}2" % max(n - 2, 1)
+    if n >= 3 and all(re.fullmatch(inner if 0 < i < n - 1 else wall, row) for i, row in enumerate(rows)):
+        assert read_maze(path).shape == (n, n)
+    else:
+        with pytest.raises(ValueError) as error:
+            read_maze(path)
+        assert str(error.value).startswith(f"{path}:")
+
+
+def test_no_work_takes_no_step():
+    problem = Pile(0)
+    problem.start = lambda: None
+    nothing = lockstep([problem, Pile(0)], [0, 1])
+    assert nothing == LockstepResult(0, 0, False)
+    assert Comparison(3, nothing, nothing).efficiency == 1 / 3
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_walled_maze_is_searched_through_in_no_less_than_its_share(ranks, seed):
+    cells = random_maze(40, 0.7, seed, walled=True)
+    labels, _ = ndimage.label(cells == FREE, structure=np.ones((3, 3)))
+    size = int((labels == labels[1, 1]).sum())
+    searches = [MazeSearch(cells, rank, "half") for rank in range(ranks)]
+    result = lockstep(searches, ring_order(ranks))
+    assert not result.found
+    assert (cells >= MARKED).sum() == sum(search.result().visited for search in searches) == size
+    assert size / ranks <= result.steps <= size
+    assert ranks > 1 or result == LockstepResult(size, 0, False)
+
+
+def test_steps_are_free_of_what_is_popped(monkeypatch):
+    """The bound on one call of work() doesn't change the model."""
+    cells = random_maze(40, 0.7, 1, walled=True)
+    size = lockstep([MazeSearch(cells, 0)], [0]).steps
+    monkeypatch.setattr("apps.maze_search.LOOKS", 2)
+    cells = random_maze(40, 0.7, 1, walled=True)
+    assert lockstep([MazeSearch(cells, 0)], [0]).steps in (size, size + 1)  # the last, empty one: load claimed too much
+    assert (cells >= MARKED).sum() == size
+
+
+def test_the_states_between_two_turns_are_those_of_the_table():
+    def way(before, after, *kinds):
+        return path(before, Turn(0.0, after, [(0, Message(kind, 2)) for kind in kinds], []))
+
+    assert way(State.READY_FOR_ACCEPT, State.WAIT_FOR_ADMISSION) == [
+        State.READY_FOR_ACCEPT, State.BUSY, State.WAIT_FOR_ADMISSION
+    ]  # fmt: skip
+    assert way(State.WAIT_FOR_ADMISSION, State.BUSY, Kind.REJECT) == [State.WAIT_FOR_ADMISSION, State.BUSY]
+    assert State.READY_FOR_SPLIT in way(State.WAIT_FOR_ADMISSION, State.BUSY, Kind.ADMISSION)
+    assert way(State.BUSY, State.WAIT_FOR_ACK) == [State.BUSY, State.IDLE, State.WAIT_FOR_ACK]

@@ -1,8 +1,9 @@
-"""What holds for the project as a whole: which way imports run, and that its metadata agree."""
+"""What holds for the project: which way imports run, that its metadata agree, what its programs and site are made with."""
 
 import ast
 import configparser
 import functools
+import importlib.util
 import os
 import re
 import runpy
@@ -10,11 +11,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import lb_mpi
 from benchmarks.__main__ import benchmarks
+from benchmarks.programs import __main__ as programs
+from lb_mpi.searching.drafting import TABLE
 from tools.environment import ROOT
 
 LIBRARY = ROOT / "lb_mpi"
@@ -208,13 +212,14 @@ from lb_mpi.__main__ import main
 print(main(["partition", "mesh:4x4", "-k", "2"]))
 with redirect_stdout(sys.stderr):
     codes = [main(command.split()) for command in (
-        "simulate rows --graph ring:4 --calls 3 --row-s 2e-3 --record record", "report record -o page.html")]
+        "simulate rows --graph ring:4 --calls 3 --row-s 2e-3 --record record", "report record -o page.html",
+        "allocate --tasks 9 --time 1,2 --edge-probability 0.1 --exchange 0.1")]
 print(*codes)
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     how = 'graphs need numba: pip install "PATH/TO/CLONE[graphs]"'
-    assert done.stdout == f"True\n{how}\n1\n0 0\n", done.stderr
+    assert done.stdout == f"True\n{how}\n1\n0 0 0\n", done.stderr
     assert done.stderr.startswith(f"python -m lb_mpi partition: error: {how}\n")
 
 
@@ -267,3 +272,54 @@ def test_an_old_python_is_refused_before_anything_is_installed(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer: this is Python 3\.10"):
         runpy.run_path(str(ROOT / "setup.py"))
+
+
+def test_each_program_names_its_source_and_its_packages():
+    extra = {re.split("[>=]", line)[0] for line in setup()["options.extras_require"]["programs"].split()}
+    found = programs.sources()
+    assert len(found) >= 8
+    needed = {package for program in found.values() for package in program.needs.values()}
+    assert needed == extra
+    for name, program in found.items():
+        text = (programs.HERE / f"{name}.py").read_text()
+        assert "\nSource: " in text, name
+        assert program.title.endswith(".")
+        imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
+        assert set(program.needs) <= imported, name
+
+
+def test_each_program_stands_in_the_table():
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]*)\|[^|]*\| (\d+) \|", (ROOT / "docs" / "programs.md").read_text(), re.MULTILINE)
+    assert {name: int(lines) for name, _, lines in rows} == {name: one.lines for name, one in programs.sources().items()}
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+docstrings, protocol = module("docstrings"), module("protocol")
+
+
+def test_parameters_become_definitions_and_examples_code():
+    lines = ["Do `this` to *that_.", "", "    x = 1", "", "Parameters", "----------", "a : first,", "    `b`.", "", "Or so."]
+    assert docstrings.convert(lines) == [
+        *("Do ``this`` to \\*that\\_.", ""),
+        *(".. code-block:: none", "", "    x = 1", ""),
+        *("", ".. rubric:: Parameters", ""),
+        *("``a``", "    first,", "    ``b``.", "", "Or so."),
+    ]
+
+
+@pytest.mark.parametrize("route", ["ring", "random"])
+def test_each_change_of_state_is_in_the_picture_and_each_row_in_the_table(route):
+    rows = [row for row in TABLE if row.route == route]
+    picture, table = protocol.picture(rows), protocol.table(rows)
+    assert len(table.splitlines()) == len(rows) + 2
+    drawn = {row for row in rows if row.state.isupper() and row.then.isupper() and row.state != row.then}
+    for number, row in enumerate(rows, start=1):
+        assert row.event in table
+        assert (row not in drawn) or f"{number}" in picture
+    assert picture.count("marker-end") == len({(row.state, row.then) for row in drawn})

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import networkx as nx
@@ -19,13 +20,16 @@ from lb_mpi.checks import function, show
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.simulate.rows import Cluster, row_costs
 from lb_mpi.cli.simulate.search import search
+from lb_mpi.cli.throttle import own_speed
 from lb_mpi.diffusion.setup import chosen_scheme, prepare, rows_scheme
 from lb_mpi.distributing.allocation import MAX_TASKS
 from lb_mpi.graph import Graph, host_graph, mesh, most_square_mesh, parse, ring_order
+from lb_mpi.graph_files import parts_text
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import check_loads, check_parts, check_speeds, imbalance
 from lb_mpi.partitioning.quality import connected, cut, part_weights, volume
 from lb_mpi.partitioning.spectral import spectral_bisection
+from lb_mpi.rebalancing.rebalance import rebalance
 from lb_mpi.searching.guard import Quantum
 from lb_mpi.searching.uts import Tree, UnbalancedTreeSearch
 from lb_mpi.virtual import Network
@@ -33,6 +37,8 @@ from tests.pile import Pile
 
 nan, inf = math.nan, math.inf
 SPEED = "speed = {}: expected a finite number above 0 and at most 1"
+A_NAME = "expected a graph, a matrix, a file (there is none of this name) or a name: mesh:RxC, torus:RxC"
+AN_OBJECT = "expected an lb_mpi.Graph, a networkx graph, a scipy.sparse matrix, a name or the path of a file"
 
 
 def of_ranks(n: int) -> Machine:
@@ -74,6 +80,7 @@ def varying(speed: object) -> None:
 
 # Of each function: arguments that are right; then an argument, values of it that are wrong, and what the error says of each
 # ({}: the value).  The name of another kind of error than a ValueError stands before what it says.
+KINDS: dict[str, type[Exception]] = {kind.__name__: kind for kind in (TypeError, FileNotFoundError)}
 Rows = list[tuple[str, tuple[Any, ...], str]]
 OF_PARTS: Rows = [
     ("parts", ([0, 1],), "parts of shape (2,) = [0, 1]: expected 3 integers"),
@@ -182,6 +189,22 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         "hypercube:-1", "hypercube:99", "hypercube:99999999999999", "cube:0", "cube:1000000000000", "star:4",
         "complete:0", "complete:100000",
     ), "graph = {}")]),
+    (lb_mpi.as_graph, {}, [
+        ("graph", ("grid:3x3", "nosuch.graph"), f"FileNotFoundError: graph = {{}}: {A_NAME}"),
+        ("graph", (Path("nosuch.mtx"),), f"FileNotFoundError: graph = 'nosuch.mtx': {A_NAME}"),
+        ("graph", (np.eye(8), 8, None, [[1, 0]], {0: 1}), f"TypeError: graph = {{}}: {AN_OBJECT}"),
+        ("graph", ("2/1/4",), "vertex 3 lists 4"),
+        ("graph", ("2/1,3/",), "vertex 2 lists 3, but not"),
+        ("graph", ("2,2/1,1",), "lists 2 twice"),
+        ("graph", ("1/1",), "vertex 1 lists 1"),
+    ]),
+    (parts_text, {}, [("parts", ([0, -1], [0.5], [[0, 1]]), "parts")]),
+    (rebalance, {"graph": mesh(1, 2), "parts": [0, 1], "speeds": [1.0, 1.0]}, [
+        ("parts", ([0, 5],), "parts[1] = 5: expected 0..1"),
+        ("speeds", ([1.0, 0.0],), "speeds[1] = 0.0: expected a finite number > 0"),
+        ("costs", ([1.0],), "costs of shape (1,) = [1.0]: expected 2 numbers"),
+        ("tolerance", (0,), "tolerance = 0: expected a finite number above 0"),
+    ]),
     (host_graph, {}, [("hosts", ([],), "hosts = []: expected one for each rank")]),
     (most_square_mesh, {}, [("size", (0,), "size = 0")]),
     (ring_order, {}, [("size", (0,), "size = 0")]),
@@ -248,6 +271,14 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     ]),
     (lb_mpi.throttle, {}, [("speed", (0, -0.5, 1.01, nan, inf, "fast", None), SPEED)]),
     (varying, {}, [("speed", (0, 1.01, nan, "fast", None), SPEED)]),
+    (own_speed, {"text": "0.8,0.4"}, [
+        ("variables", ({}, {"PMI_RANK": "one"}), "no rank in the environment"),
+        ("variables", ({"PMI_RANK": "2"},), "has 2 numbers: expected one for each of the ranks, of which this is number 2"),
+    ]),
+    (own_speed, {"variables": {"PMI_RANK": "0", "PMI_SIZE": "4"}}, [
+        ("text", ("1,1,1,1,1",), "has 5 numbers: expected one for each of the 4 ranks"),
+        ("text", ("0.8,1.1",), "rank 1 = 1.1: expected a finite number above 0"),
+    ]),
     (change_of, {}, [
         ("text", ("", "1:2:3", "1:a:3:0.5", "-1:0:1:0.5", "0:-1:1:0.5", "0:2:2:0.5", "0:1:2:0", "0:1:2:1.5"), "expected"),
     ]),
@@ -324,7 +355,8 @@ CASES = [
 
 @pytest.mark.parametrize(("called", "arguments", "says", "shown"), CASES)
 def test_a_wrong_argument_is_refused_in_words(called, arguments, says, shown):
-    kind, says = (TypeError, says.removeprefix("TypeError: ")) if says.startswith("TypeError: ") else (ValueError, says)
+    name, _, rest = says.partition(": ")
+    kind, says = (KINDS[name], rest) if name in KINDS else (ValueError, says)
     with pytest.raises(kind) as raised:
         called(**arguments)
     assert says.replace("{}", shown) in str(raised.value)
