@@ -134,18 +134,18 @@ class Story(Generic[T_co]):
         for source, message in arrived:
             self._inbox[source].append(message)
         sends = [] if self.awaited is not None else self._go_on(self._story.send, None)
-        return sends + self._read()
+        return sends + self._receive()
 
     def done(self, job: Any, result: Any) -> list[tuple[int, Any]]:
         """See `Actor`."""
-        return self._go_on(self._story.send, result) + self._read()
+        return self._go_on(self._story.send, result) + self._receive()
 
     def fail(self, error: BaseException) -> list[tuple[int, Any]]:
         """See `Actor`.  Between jobs the story goes on; it may look at `error`."""
         self.error = error if self.error is None else self.error
-        return [] if self.job is None else self._go_on(self._story.throw, JobFailed()) + self._read()
+        return [] if self.job is None else self._go_on(self._story.throw, JobFailed()) + self._receive()
 
-    def _read(self) -> list[tuple[int, Any]]:
+    def _receive(self) -> list[tuple[int, Any]]:
         """Go on as long as what is awaited is there."""
         sends = list[tuple[int, Any]]()
         while self.job is None and not self.over and all(self._inbox[source] for source in self.awaited or ()):

@@ -214,7 +214,7 @@ class UsageWatch:
         return used_s, elapsed_s
 
 
-def hold_back(program: Program, speed: float, stops: Stops) -> str:
+def slow_down(program: Program, speed: float, stops: Stops) -> str:
     """Stop and continue `program` until it has ended, with notes in `stops`; forward FORWARDED, which must be blocked.
 
     Return a warning if it could not be given its speed.
@@ -272,7 +272,7 @@ def run(argv: Sequence[str], speed: float, *, report: bool = False) -> NoReturn:
     env = {**os.environ, **stops.variables, THROTTLED: f"{speed * throttled():g}"}
     program = Program(argv, env, mask)
     try:
-        warning = hold_back(program, speed, stops)
+        warning = slow_down(program, speed, stops)
     finally:
         program.close()
     rank = number(os.environ)

@@ -184,7 +184,7 @@ def hash_lanes(lanes: Words) -> None:
 
 
 @njit(forceinline=True)
-def take_parents(stack: Words, first: int, top: int, growth: Growth, scratch: Scratch) -> tuple[int, int, int]:
+def copy_parents(stack: Words, first: int, top: int, growth: Growth, scratch: Scratch) -> tuple[int, int, int]:
     """Copy the nodes first..top - 1 that have children; return their number, their children's number, the largest depth."""
     steps, values, guess = growth
     parents, families, _ = scratch
@@ -255,7 +255,7 @@ def expand(
     done = leaves = deepest = 0
     while done < units and bottom < top:
         batch = min(units - done, top - bottom, BATCH)
-        n_parents, n_children, depth = take_parents(stack, top - batch, top, growth, scratch)
+        n_parents, n_children, depth = copy_parents(stack, top - batch, top, growth, scratch)
         if top - batch + n_children > stack.shape[0]:
             break
         top = push_children(stack, top - batch, n_parents, scratch)

@@ -198,7 +198,7 @@ class Walking:
         )
         if ((self.state.name, event) in EXPECTED or ("any", event) in EXPECTED) and self._is_due(message):
             if kind is Kind.WORK:
-                return self._take_in(message)
+                return self._receive_work(message)
             if kind is Kind.OWNED:
                 return self._own(message.payload)
             if kind is Kind.STAND:
@@ -243,7 +243,7 @@ class Walking:
             return pid in self.stood
         return self.out and seq == self.seq
 
-    def _take_in(self, message: Message) -> list[Send]:
+    def _receive_work(self, message: Message) -> list[Send]:
         if message.seq == 0:
             self.stood.remove(message.pid)
         else:

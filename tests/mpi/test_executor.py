@@ -377,7 +377,7 @@ def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host):
         assert arrays._kept == kept
 
     in_script(run, hosts=MPI.COMM_SELF if by_host else None)
-    assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
+    assert (arrays._kept, arrays._mapped, arrays._paths) == ({}, {}, {})
 
 
 def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map():
@@ -393,7 +393,7 @@ def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map():
 
 def files(_: int) -> int:
     time.sleep(0.001)
-    return len(arrays._kept) + len(arrays._places)
+    return len(arrays._kept) + len(arrays._paths)
 
 
 def test_a_large_function_that_is_sent_with_each_task_is_named_once(executor):

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.mpi
 
 def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) -> None:
     pools.in_script(run, hosts=hosts)
-    assert (arrays._kept, arrays._mapped, arrays._places) == ({}, {}, {})
+    assert (arrays._kept, arrays._mapped, arrays._paths) == ({}, {}, {})
 
 
 def total(x: np.ndarray, k: int) -> tuple[int, bool, float]:

@@ -655,7 +655,7 @@ def test_errors_can_be_pickled_copied_and_gathered() -> None:
         error = caught.value
         for copied in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), *COMM.allgather(error)):
             assert isinstance(copied, type(error)) or RANK == 0 or isinstance(error, OSError)
-            assert not failure.is_of_all(copied, getattr(error, failure._MARK, failure._Mark()).ranks)
+            assert not failure.is_of_all(copied, getattr(error, failure._NOTE, failure._Note()).ranks)
 
 
 def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error() -> None:

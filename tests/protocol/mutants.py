@@ -158,7 +158,7 @@ SCHOLTEN_MUTANTS = [
 WALK_MUTANTS = [
     # walks
     (walking, "Drafts.serve", "self.walks = self.walks[n_walks:]", "pass"),  # answered twice
-    (walking, "Walking._take_in", "self.out = False\n        self.received", "pass\n        self.received"),  # out for ever
+    (walking, "Walking._receive_work", "self.out = False\n        self.received", "pass\n        self.received"),  # out for ever
     (walking, "Walking._own_walk_is_home", "self.out = False\n        if self.state", "if self.state"),
     (walking, "Walking._seek", "        if self.out:\n            return []\n", ""),  # two at a time
     (walking, "Walking.settle", "self._next(source) if left > 1 else source", "self._next(source)"),  # never home
@@ -174,16 +174,16 @@ WALK_MUTANTS = [
     (walking, "Walking.receive", "self.drafts.standing.append(Draft(source, 0, speed=message.load))", "pass"),  # lost
     (walking, "Walking._own_walk_is_home", " if rank not in self.stood]", "]"),  # a second one
     (walking, "Walking._own_walk_is_home", "self.stood.update(new)", "pass"),
-    (walking, "Walking._take_in", "self.stood.remove(message.pid)", "pass"),
+    (walking, "Walking._receive_work", "self.stood.remove(message.pid)", "pass"),
     (walking, "Walking._own_walk_is_home", "load=self.speed)) for rank in new]", "load=self.speed)) for rank in new[:1]]"),
     # ranks that are born asleep
     (walking, "Walking.__init__", "{parent(rank)} if rank else set()", "set()"),
     (walking, "Walking.__init__", "Drafts(born)", "Drafts()"),
     (walking, "Walking.__init__", "children(rank, size)[::-1]]", "children(rank, size)[1:]]"),
     # work
-    (walking, "Walking._take_in", "self.problem.absorb(message.payload)", "pass"),  # to a sleeping rank: lost
-    (walking, "Walking._take_in", "self.kept.append(message.payload)", "pass"),  # to a busy rank: lost
-    (walking, "Walking._take_in", "if self.state is State.BUSY:\n            self.kept", "if False:\n            self.kept"),  # absorbed beside its own
+    (walking, "Walking._receive_work", "self.problem.absorb(message.payload)", "pass"),  # to a sleeping rank: lost
+    (walking, "Walking._receive_work", "self.kept.append(message.payload)", "pass"),  # to a busy rank: lost
+    (walking, "Walking._receive_work", "if self.state is State.BUSY:\n            self.kept", "if False:\n            self.kept"),  # absorbed beside its own
     (walking, "Walking._load", "self.problem.absorb(self.kept.pop(0))", "self.kept.pop(0)"),
     (walking, "Walking._load", "while self.kept and not load > 0.0:", "while False:"),  # idle, with work that was kept
     (walking, "Walking._serve", "self.kept[: len(drafts)], self.kept[len(drafts) :]", "self.kept[: len(drafts)], self.kept"),  # given, and kept

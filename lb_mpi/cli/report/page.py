@@ -92,12 +92,12 @@ class Picture(NamedTuple):
 
     @property
     def stored(self) -> str:
-        """The raster, of the width and height 1, for the drawings in which it is `placed`."""
+        """The raster, of the width and height 1, for the drawings in which it is `scaled`."""
         url = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
         image = f'<image id="{self.name}" href="{url}" width="1" height="1" preserveAspectRatio="none"/>'
         return f'<svg class="stored" width="0" height="0"><defs>{image}</defs></svg>'
 
-    def placed(self, x: float, y: float, width: float, height: float) -> str:
+    def scaled(self, x: float, y: float, width: float, height: float) -> str:
         """Return the raster as a part of a drawing."""
         return f'<use href="#{self.name}" transform="translate({x:g} {y:g}) scale({width:g} {height:g})"/>'
 
@@ -356,7 +356,7 @@ def _drawn_strips(run: Run, picture: Picture, width: float) -> str:
     n, left = len(run.ranks), LEFT + 10
     height = min(MOST_STRIPS, n * RANK[0]) if n * RANK[1] < MOST_STRIPS else MOST_STRIPS
     across = width - left - RIGHT
-    parts = [picture.placed(left, 0.0, across, height)]
+    parts = [picture.scaled(left, 0.0, across, height)]
     firsts = [next(k for k, one in enumerate(run.ranks) if one.about.host == name) for name in run.hosts]
     edges = [height * k / n for k in (*firsts, n)]
     parts += [f'<line class="grid" x1="0" x2="{width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>' for at in edges[1:-1]]
@@ -450,7 +450,7 @@ def drawn_matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
     words = ("0", f"{most / 4:,.0f}" if most >= 4.0 else f"{most / 4:g}", f"{most:,.0f}")  # the colours show square roots
     size = min(CELLS, width - left - 30.0 - DIGIT * max(map(len, words)))
     cell = size / n
-    cells = [picture.placed(left, top, size, size)]
+    cells = [picture.scaled(left, top, size, size)]
     for row, column in zip(*np.nonzero(sums), strict=True) if len(sums) <= MOST_VALUES else ():
         amount, number = float(sums[row, column]), f"{sums[row, column]:,.0f}"
         x, y = left + cell * column, top + cell * row

@@ -153,7 +153,7 @@ class MpiJob:
             link = None if all(map(is_here, names)) else stack.enter_context(link_to(find(SSH[0])))
             word = link.parent.name if link else ""
             watch = stack.enter_context(Watch(names, SSH, self.python, run_id, word))
-            ranks = self.placed(watch, before)
+            ranks = self.assigned(watch, before)
             if not ranks:
                 return 1
             watch.watch_only({self.hosts[index].name for index in ranks})
@@ -194,7 +194,7 @@ class MpiJob:
         speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
         return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
 
-    def placed(self, watch: Watch, before: Outcome | None) -> list[int]:
+    def assigned(self, watch: Watch, before: Outcome | None) -> list[int]:
         """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""
         problems = watch.reach()
         has = watch.here.facts.get("MPI library")

@@ -320,7 +320,7 @@ class PlanWorld(Stories):
         super().__init__(making, network)
         self._graph = graph
         self._back = np.lexsort((np.repeat(np.arange(graph.n), graph.degrees), graph.indices))  # edge j to i
-        self._places = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
+        self._slices = [slice(*ends) for ends in itertools.pairwise(graph.indptr.tolist())]
 
     def n_bytes(self, message: Any) -> int:
         """Count the numbers of a table."""
@@ -331,7 +331,7 @@ class PlanWorld(Stories):
         if target != NEAR:
             return super().answer(target, everyone)
         rows = np.array(everyone)[self._graph.indices] if everyone[0].ndim == 1 else np.concatenate(everyone)[self._back]
-        return [rows[place] for place in self._places], self.network.latency_s[1]
+        return [rows[one] for one in self._slices], self.network.latency_s[1]
 
 
 def plan_together(making: Sequence[Story[T_co]], graph: Graph, network: Network) -> tuple[list[T_co], float]:

@@ -37,7 +37,7 @@ from lb_mpi.handlers import deferred
 from lb_mpi.knowledge import SpeedSources
 from lb_mpi.mpi.common.busy import busy, refuse_busy
 from lb_mpi.mpi.common.calls import CallOrder, Failures
-from lb_mpi.mpi.common.failure import cause, describe, is_of_all, mark, quiet
+from lb_mpi.mpi.common.failure import cause, describe, is_of_all, quiet, share
 from lb_mpi.mpi.common.late import Questions, call
 from lb_mpi.mpi.common.launcher import check_launcher
 from lb_mpi.mpi.common.tags import Tag
@@ -54,8 +54,8 @@ OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who c
 UNNAMED = "lb_mpi"
 Made = tuple[MPI.Comm, MPI.Request]  # a duplicate, and what completes when all ranks have it
 _key = _end_key = MPI.KEYVAL_INVALID
-_kept: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_kept))  # for MPI_Finalize, which comes after Python has freed its objects
+_retained: list[Any] = []  # buffers that MPI may still write to, and communicators with messages in transit
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_retained))  # for MPI_Finalize, which comes after Python has freed its objects
 _anchors: list[Presence] = []
 _left: list[Presence] = []  # those of them whose user has freed the communicator
 ending: list[Callable[[], None]] = []  # called when the program finalizes MPI, while that can still be used
@@ -181,7 +181,7 @@ class Presence:
                         self._notify(wrong)
                         raise Error(wrong)
         except BaseException:
-            _kept.append((done, keep))
+            _retained.append((done, keep))
             raise
 
     @contextmanager
@@ -203,7 +203,8 @@ class Presence:
         """
         if not self.failed and self.comm and (alone or not self.is_of_all(error)) and not MPI.Is_finalized():
             frames = [frame for frame, _ in walk_tb(error.__traceback__)]
-            self.keep([frame.f_locals for frame in frames if frame.f_globals.get("__name__", "").startswith("lb_mpi.mpi.")])
+            ours = [one.f_locals for one in frames if one.f_globals.get("__name__", "").startswith("lb_mpi.mpi.")]
+            self.retain(ours)
             self._notify(self._text(error))
 
     def _text(self, error: BaseException) -> str:
@@ -225,7 +226,7 @@ class Presence:
 
     def on_all(self, error: BaseException, by: int = 0) -> BaseException:
         """Mark an error that all ranks raise together; only rank `by` prints the traceback."""
-        mark(error, self._anchor)
+        share(error, self._anchor)
         return error if self.rank == by else quiet(error)
 
     def close(self, free: Callable[[], None] = lambda: None, *, error: BaseException | None = None) -> None:
@@ -259,7 +260,7 @@ class Presence:
                 raise
         finally:
             if comm:
-                self.keep(comm, free)
+                self.retain(comm, free)
             self.comm = MPI.COMM_NULL  # type: ignore[assignment]
 
     @contextmanager
@@ -294,9 +295,9 @@ class Presence:
 
         return over
 
-    def keep(self, *what: object) -> None:
-        """Keep for ever what MPI may still write to."""
-        _kept.append(what)
+    def retain(self, *what: object) -> None:
+        """Retain for ever what MPI may still write to."""
+        _retained.append(what)
 
     def raise_failure(self) -> None:
         """Raise Error when another rank has sent a failure.
@@ -325,7 +326,7 @@ class Presence:
 
     def _notify(self, text: str) -> None:
         self._fail(text)
-        self.keep(self._failures.send(text))
+        self.retain(self._failures.send(text))
 
     def _fail(self, text: str) -> None:
         self._failures.note(text)
@@ -470,7 +471,7 @@ def _make_anchor(comm: MPI.Intracomm) -> Presence:
         with _answering:
             one._questions.serve(0.0)
         if one._questions.used or one.comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG):
-            _kept.append(one)  # an answer may still arrive, or a failure has, which no later communicator may receive
+            _retained.append(one)  # an answer may still arrive, or a failure has, which no later communicator may receive
         else:
             one.comm.Free()
     made: list[Made] = []

@@ -41,12 +41,12 @@ _KINDS: tuple[type[Exception], ...] = (
     ValueError, TypeError, *_FILES, OSError, BalanceError, SaveError, SearchError, Error,
 )  # fmt: skip
 _MISTAKES = (ValueError, TypeError, OSError, Error, BrokenExecutor, KeyboardInterrupt)  # raised for a user's mistake
-_MARK = "_lb_mpi_mark"
+_NOTE = "_lb_mpi_note"
 _OURS = str(Path(__file__).resolve().parents[2]) + os.sep
 _hints: list[tuple[type, str]] = []  # what this rank has worked for, and the hint if it continues with None in its place
 
 
-class _Mark:
+class _Note:
     """Facts about an error that only this rank needs; its copy on another rank, or in a file, has none."""
 
     ranks: object = None  # that raise it together
@@ -156,14 +156,14 @@ def _trim(found: traceback.TracebackException, error: BaseException) -> None:
             _trim(other, its)
 
 
-def mark(error: BaseException, ranks: object) -> None:
-    """Mark an error that all of these ranks raise together, so that none sends it."""
-    _mark_of(error).ranks = ranks
+def share(error: BaseException, ranks: object) -> None:
+    """Note that all of these ranks raise this error together, so that none sends it."""
+    _note_of(error).ranks = ranks
 
 
 def quiet(error: E) -> E:
-    """Mark an error whose traceback another rank prints, so that this rank prints a line."""
-    _mark_of(error).quiet = True
+    """Note that another rank prints the traceback of this error, so that this rank prints a line."""
+    _note_of(error).quiet = True
     return error
 
 
@@ -174,23 +174,23 @@ def hint(kind: type, text: str) -> None:
 
 def is_of_all(error: BaseException, ranks: object) -> bool:
     """Return whether all of these ranks raise it together."""
-    found = _mark_of(error).ranks
+    found = _note_of(error).ranks
     return found is ranks and found is not None
 
 
 def is_shared(error: BaseException) -> bool:
     """Return whether all ranks of some communicator raise it together."""
-    return _mark_of(error).ranks is not None
+    return _note_of(error).ranks is not None
 
 
-def _mark_of(error: BaseException) -> _Mark:
+def _note_of(error: BaseException) -> _Note:
     found = None
     with contextlib.suppress(Exception):  # the user's class may allow no attributes: then it is sent once more
-        found = getattr(error, _MARK, None)
-        if not isinstance(found, _Mark):
-            found = _Mark()
-            setattr(error, _MARK, found)
-    return found or _Mark()
+        found = getattr(error, _NOTE, None)
+        if not isinstance(found, _Note):
+            found = _Note()
+            setattr(error, _NOTE, found)
+    return found or _Note()
 
 
 def _text(error: BaseException) -> str:
@@ -213,7 +213,7 @@ def line(error: BaseException, rank: int, size: int) -> str:
                 return f"rank {rank}: {located(error)}: {text}"
     if size > 1 and rank > 0 and isinstance(error, KeyboardInterrupt):  # which mpiexec has passed to all
         return f"rank {rank}: {located(error)}"
-    if not isinstance(error, Stopped) and (size == 1 or not _mark_of(error).quiet):
+    if not isinstance(error, Stopped) and (size == 1 or not _note_of(error).quiet):
         return ""
     kind = type(error)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."

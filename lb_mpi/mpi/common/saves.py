@@ -167,7 +167,7 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
         try:
             yield asked
         except BaseException as error:
-            presence.keep(pending, mine, anywhere)  # other ranks may never join a pending reduction
+            presence.retain(pending, mine, anywhere)  # other ranks may never join a pending reduction
             presence.send_failure(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
             raise
         with call(_STOP, last=True):

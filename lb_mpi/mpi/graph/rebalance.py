@@ -344,7 +344,7 @@ def rebalance(
     except BaseException as error:
         presence.send_failure(error)
         if port is not None and presence.failed:
-            presence.keep(port)
+            presence.retain(port)
         raise
     acted = actor.committed
     seconds = time.perf_counter() - began

@@ -30,7 +30,7 @@ from lb_mpi.pooling.copies import Copies
 
 LOCK = threading.RLock()  # of all that the threads of this process submit to executors, and of what becomes of it
 _kept: dict[str, int] = {}  # descriptors of the files that this process keeps, by key
-_places: dict[str, str] = {}  # their paths on this host, by key
+_paths: dict[str, str] = {}  # their paths on this host, by key
 _mapped: dict[str, NDArray[Any]] = {}  # by key
 
 
@@ -43,15 +43,15 @@ def store(key: str, data: Any) -> str:
     return f"/proc/{os.getpid()}/fd/{file}"
 
 
-def locate(places: Mapping[str, str]) -> None:
+def locate(paths: Mapping[str, str]) -> None:
     """Note the paths of arrays on this host."""
-    _places.update(places)
+    _paths.update(paths)
 
 
 def forget(keys: Iterable[str]) -> None:
     """Free arrays."""
     for key in keys:
-        _places.pop(key, None)
+        _paths.pop(key, None)
         _mapped.pop(key, None)
         if key in _kept:
             os.close(_kept.pop(key))
@@ -59,7 +59,7 @@ def forget(keys: Iterable[str]) -> None:
 
 def attached(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, writeable: bool) -> NDArray[Any]:
     """Return an array of one task, which alone sees its changes; pickles of tasks call it."""
-    with open(_places[key], "rb") as file:
+    with open(_paths[key], "rb") as file:
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     array = np.ndarray(shape, dtype, memory, order=order)
     array.flags.writeable = writeable
@@ -69,7 +69,7 @@ def attached(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any,
 def mapped(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> NDArray[Any]:
     """Return an array, read-only; pickles of tasks call it."""
     if key not in _mapped:
-        with open(_places[key], "rb") as file:
+        with open(_paths[key], "rb") as file:
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         _mapped[key] = np.ndarray(shape, dtype, memory, order=order)
     return _mapped[key]
@@ -145,7 +145,7 @@ class SharedArrays:
         self._arrays: dict[int, tuple[NDArray[Any], str]] = {}  # of the call, by id, with its key; kept: no id comes twice
         self._sent: dict[int, Sent] = {}  # of other tasks, by id: another array that has the same one later is compared, too
         self._n = 0  # submits
-        self._places: dict[str, dict[int, str]] = {}  # paths by key and host
+        self._paths: dict[str, dict[int, str]] = {}  # paths by key and host
 
     def dumps(self, value: Any, function: Any, least_bytes: int | None) -> tuple[bytes, frozenset[str]]:
         """Pickle a function and its arguments without large arrays that hosts have, or get once; return it with their keys.
@@ -211,8 +211,8 @@ class SharedArrays:
             self._copies.end_call({self._sent.pop(at).key} - {""})
 
     def _store(self, key: str, array: NDArray[Any]) -> None:
-        self._places[key] = {self._own: store(key, _bytes_of(array))}
-        locate({key: self._places[key][self._own]})
+        self._paths[key] = {self._own: store(key, _bytes_of(array))}
+        locate({key: self._paths[key][self._own]})
         self._copies.add(key)
 
     def done(self, keys: Iterable[str]) -> None:
@@ -234,26 +234,26 @@ class SharedArrays:
 
     def put(self, key: str, host: int, path: str) -> None:
         """Note the path of an array on another host, unless the array has been freed meanwhile."""
-        if key in self._places:
-            self._places[key][host] = path
+        if key in self._paths:
+            self._paths[key][host] = path
 
     def paths(self, keys: Iterable[str], host: int) -> dict[str, str]:
         """Return the paths of arrays on a host."""
-        return {key: self._places[key][host] for key in keys}
+        return {key: self._paths[key][host] for key in keys}
 
     def read(self, key: str) -> bytes:
         """Return the bytes of an array."""
-        with open(self._places[key][self._own], "rb") as file:
+        with open(self._paths[key][self._own], "rb") as file:
             return file.read()
 
     def forget(self, keys: Iterable[str]) -> None:
         """Free these in this process."""
         for key in keys:
-            del self._places[key]
+            del self._paths[key]
         forget(keys)
 
     def close(self) -> None:
         """Free all in this process."""
         self._arrays.clear()
         self._sent.clear()
-        self.forget([*self._places])
+        self.forget([*self._paths])

@@ -135,8 +135,8 @@ class Submissions:
             self.began = self.ended = time.perf_counter()
         number = self._ranks.number(len(batch.tasks))
         keys = {key for task in batch.tasks for key in task.arrays}
-        places = self.arrays.paths(keys, self.queue.hosts[rank]) if keys else {}
-        return TaskBatch(number, [task.payload.data for task in batch.tasks], places)
+        paths = self.arrays.paths(keys, self.queue.hosts[rank]) if keys else {}
+        return TaskBatch(number, [task.payload.data for task in batch.tasks], paths)
 
     def count(self, rank: int, done: RankTasks) -> None:
         """Count tasks that a rank has run."""

@@ -25,9 +25,9 @@ class SharedIntervals:
     """
 
     def __init__(self, host: MPI.Intracomm, ranks: list[int]) -> None:
-        self._places = {rank: place for place, rank in enumerate(ranks)}  # in the window
+        self._slots = {rank: slot for slot, rank in enumerate(ranks)}  # in the window
         self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
-        lines: list[Any] = [self._window.Shared_query(place)[0] for place in range(host.size)]
+        lines: list[Any] = [self._window.Shared_query(slot)[0] for slot in range(host.size)]
         views = {rank: memoryview(line).cast("B") for rank, line in zip(ranks, lines, strict=True)}
         self._words = {rank: view.cast("Q") for rank, view in views.items()}
         self._words[ranks[host.rank]][0] = 0
@@ -43,15 +43,15 @@ class SharedIntervals:
 
     def swap(self, swap: Swap) -> bool:
         """Compare and swap; return False if the word has changed."""
-        if len(self._places) == 1:  # no other rank exists, and MPI may be slow with such a window
+        if len(self._slots) == 1:  # no other rank exists, and MPI may be slow with such a window
             self._words[swap.rank][0] = swap.new
             return True
-        place = self._places[swap.rank]
+        slot = self._slots[swap.rank]
         self._old[0], self._new[0], self._found[0] = swap.old, swap.new, _NO_WORD
-        self._window.Compare_and_swap(self._new, self._old, self._found, place, 0)
+        self._window.Compare_and_swap(self._new, self._old, self._found, slot, 0)
         # In shared memory it is complete, as the result shows; on a busy machine, a flush would give up the core.
         if self._found[0] == _NO_WORD:
-            self._window.Flush(place)
+            self._window.Flush(slot)
         return int(self._found[0]) == swap.old
 
     def close(self) -> None:

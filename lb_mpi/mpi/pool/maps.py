@@ -383,7 +383,7 @@ class MapResults:
         return self._callback is not None or self._progress is not None
 
     @property
-    def keeps(self) -> bool:
+    def has_checkpoint(self) -> bool:
         """True if there is a checkpoint."""
         return self._file is not None
 
@@ -502,7 +502,7 @@ class RootMap(RootTasks):
         results: list[Any] = [None] * self._plan.n
         with self._ending():
             while True:
-                for tasks, values in self._taken():
+                for tasks, values in self._new_results():
                     for task, value in zip(tasks, values, strict=True):
                         results[task] = value
                 if self.complete_for_others:
@@ -526,7 +526,7 @@ class RootMap(RootTasks):
             while True:
                 if self._dropped:
                     raise Error("the pool was closed during a map: expected a loop over all its results before")
-                for tasks, values in self._taken():
+                for tasks, values in self._new_results():
                     with self._yielding():
                         if indexed:
                             yield from zip(tasks, values, strict=True)
@@ -545,7 +545,7 @@ class RootMap(RootTasks):
                         return
                     self.work(interrupts)
 
-    def _taken(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
+    def _new_results(self) -> Iterator[tuple[Sequence[int], list[Any]]]:
         """Yield (tasks, values) of results that have arrived; call the caller's functions."""
         found = self._found
         while found.has_fresh:
@@ -631,7 +631,7 @@ class RootMap(RootTasks):
 
     def _write_rest(self) -> None:
         """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
-        if self._found.keeps:
+        if self._found.has_checkpoint:
             with interrupts():
                 while self._arrived:
                     self.done(arrived := Arrived(self._arrived), self.run(arrived))

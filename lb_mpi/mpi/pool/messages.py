@@ -58,7 +58,7 @@ class TaskBatch(NamedTuple):
 
     number: int  # of the first; -1: not counted
     tasks: Sequence[bytes | memoryview]
-    places: Mapping[str, str] = MappingProxyType({})  # where their large arrays are on this host
+    paths: Mapping[str, str] = MappingProxyType({})  # where their large arrays are on this host
 
 
 class Frame(NamedTuple):
@@ -94,24 +94,24 @@ def read_results(buffer: Buffer) -> tuple[int, RankTasks, list[Frame]]:
     return epoch, RankTasks(*done), frames
 
 
-_BATCH = struct.Struct("<qqq")  # number, tasks, bytes of the places; the sizes of the tasks follow, the tasks, the places
+_BATCH = struct.Struct("<qqq")  # number, tasks, bytes of the paths; the sizes of the tasks follow, the tasks, the paths
 
 
 def batch_parcel(batch: TaskBatch) -> Buffer:
     """Make the parcel of a batch."""
     sizes = struct.pack(f"<{len(batch.tasks)}q", *map(len, batch.tasks))
-    places = pickle.dumps(dict(batch.places), pickle.HIGHEST_PROTOCOL) if batch.places else b""
-    return parcel(_BATCH.pack(batch.number, len(batch.tasks), len(places)), [sizes, *batch.tasks, places])
+    paths = pickle.dumps(dict(batch.paths), pickle.HIGHEST_PROTOCOL) if batch.paths else b""
+    return parcel(_BATCH.pack(batch.number, len(batch.tasks), len(paths)), [sizes, *batch.tasks, paths])
 
 
 def read_batch(buffer: Buffer) -> TaskBatch:
     """Read the parcel of a batch."""
-    number, n, n_places = _BATCH.unpack_from(buffer.data)
+    number, n, n_paths = _BATCH.unpack_from(buffer.data)
     rest, tasks, at = body(buffer), list[memoryview](), 8 * n
     for size in rest[:at].cast("q"):
         tasks.append(rest[at : at + size])
         at += size
-    return TaskBatch(number, tasks, pickle.loads(rest[at : at + n_places]) if n_places else {})
+    return TaskBatch(number, tasks, pickle.loads(rest[at : at + n_paths]) if n_paths else {})
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

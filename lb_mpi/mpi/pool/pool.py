@@ -429,7 +429,7 @@ class Pool:
         """
         ranks, opened = self._ranks, ExitStack()  # closed if not all ranks begin the map
 
-        def read() -> tuple[CheckedOptions, Any]:
+        def check() -> tuple[CheckedOptions, Any]:
             checked = check_options(function, options, star=star, lazy=lazy, alone=ranks.alone)
             if not ranks.is_root or (lazy and reads_lazily(items, checked)):
                 return checked, None
@@ -444,11 +444,11 @@ class Pool:
 
         def plan_together() -> RootTasks | None:
             with interrupts(), at_work(ranks.presence.comm, "in the items of a map"):
-                found = read()
+                found = check()
             return plan(*found)
 
         self._check_open()
-        before = read() if ranks.alone else None  # its items may use the pool, and wait for other threads that do
+        before = check() if ranks.alone else None  # its items may use the pool, and wait for other threads that do
         with ranks.claimed(Wish.MAP), in_call(""):
             self._check_open()  # another thread may have closed it
             with opened:

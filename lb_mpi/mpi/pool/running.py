@@ -229,8 +229,8 @@ def run_initializer(initializer: Callable[..., Any], initargs: Iterable[Any]) ->
 
 def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
     """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
-    if batch.places:
-        arrays.locate(batch.places)
+    if batch.paths:
+        arrays.locate(batch.paths)
     call = Call(partial(_run_submitted, ranks.rank))
     ran = run_tasks(ranks, call, lambda: [*batch.tasks], limit_s=BATCH_S)
     if ran.failed is not None:  # Ctrl-C

@@ -412,7 +412,7 @@ class Balancer:
         try:
             carry(watch.slow.around(round), port, presence, self._loans.record, interrupts, quick_s=QUICK_S)
         except BaseException:
-            presence.keep(port)
+            presence.retain(port)
             raise
         assert port.decided is not None
         failed, error = failed or port.failed, round.error

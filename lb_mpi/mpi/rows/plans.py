@@ -38,7 +38,7 @@ def plan_together(presence: Presence, decider: Decider, planning: Story[T]) -> T
         raise_on_all(presence.comm, failed.__cause__)
         raise
     except BaseException:
-        presence.keep(port)
+        presence.retain(port)
         raise
 
 

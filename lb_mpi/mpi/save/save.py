@@ -236,7 +236,7 @@ def _carry(comm: MPI.Intracomm, exchanges: Exchanges) -> Arrays:
     except ValueError as error:
         raise presence.on_all(error) from None
     except BaseException:
-        presence.keep(port)
+        presence.retain(port)
         raise
 
 
