@@ -135,7 +135,7 @@ def doubt(replayed: Replayed, model_s: float) -> str:
     elif _core(replayed.core_share) < BUSY:
         why = "the machine was busy: record it again on a quiet one"
     elif off < 0.0:
-        why = "either it is too small, so that messages and decisions dominate, or the machine was busy"
+        why = "either its calls are so short that messages and decisions dominate, or the machine was busy"
     else:
         why = "the work does not fit the model"
     return f"the model {_off(off)}; {why}"

@@ -49,17 +49,16 @@ Callback = Callable[[Any], object]
 class Pool:
     """A pool runs independent tasks on all ranks of `comm`, including the root; fast ranks run more of them.
 
-        with lb_mpi.Pool(comm) as pool:                 # all ranks call its methods
-            results = pool.map(f, items)                # on the root: f(item) for each item, in order; elsewhere None
-        with lb_mpi.Pool(comm, root=0) as pool:         # only the root gets the pool; the others serve it, and get None
+        with lb_mpi.Pool(comm) as pool:          # all ranks call its methods
+            results = pool.map(f, items)         # on the root, f(item) for each item; elsewhere None
+        with lb_mpi.Pool(comm, root=0) as pool:  # the other ranks serve it, and get None
             if pool:
                 results = pool.map(f, items)
 
     In the first mode every rank already has the function, so lambdas and large models need not be sent.  In the second
     mode the function is sent once, and again only when it has changed; each rank, the root too, runs tasks on its own
-    copy of it, which they may change.  Each rank owns an interval of the tasks, in
-    proportion to its speed; a rank that has finished its interval steals tasks from others (see
-    `lb_mpi.pooling.stealer`).
+    copy of it, which they may change.  Each rank owns an interval of the tasks, in proportion to its speed; a rank that
+    has finished its interval steals tasks from others (see `lb_mpi.pooling.stealer`).
 
     Parameters
     ----------
@@ -223,14 +222,14 @@ class Pool:
         next result.  Leaving the loop early drops the tasks not yet begun.  Where only the root calls methods, another one
         may be called in the loop.
 
-        Items of a list, a range or an array are sent at once, and all tasks may begin; results not yet taken are kept on
+        Items of a list, a range or an array are sent at once, and all tasks may begin; results not yet yielded are kept on
         the ranks that computed them, up to 64 MiB per rank.  Another method first completes this map.
 
         Items of an iterator, such as a generator, are read as tasks begin, so there may be any number of them.  A rank gets
         them in batches of about 10 ms, and one batch ahead.  Costs, a checkpoint and a progress need all items, which are
         then read first.  While another method is called in the loop, this map pauses.
 
-        buffersize : number of items, >= 1, that are read and whose results have not been taken, at most, as in
+        buffersize : number of items, >= 1, that are read and whose results are not yet yielded, at most, as in
             `concurrent.futures.Executor.map`; None: 32 per rank, or more if tasks are short.  Any items are then read as
             tasks begin.  No argument of `map` and `starmap`.
         """
@@ -425,7 +424,7 @@ class Pool:
     ) -> Iterator[RootTasks | Worker]:
         """Begin a map on all ranks, for a block with Ctrl-C held back; if an argument is wrong on any, all that call raise.
 
-        `lazy`: results are taken one by one, so items may be read while tasks run.
+        `lazy`: results are yielded one by one, so items may be read while tasks run.
         """
         ranks, opened = self._ranks, ExitStack()  # closed if not all ranks begin the map
 
