@@ -45,8 +45,8 @@ def spin(seconds: float) -> float:
 
 
 def percent(others: float) -> str:
-    """Return six characters for a table: "  3 % ", with a mark if it is much; a dash if it is unknown."""
-    return f"{'-':>5} " if math.isnan(others) else f"{100.0 * others:3.0f} %{MARK if others > MUCH else ' '}"
+    """Return six characters for a table: "  3 % ", with a mark if it is much."""
+    return f"{100.0 * others:3.0f} %{MARK if others > MUCH else ' '}"
 
 
 def known(others: float) -> float | None:
@@ -56,8 +56,6 @@ def known(others: float) -> float | None:
 
 def words(others: float) -> str:
     """Return a line below the table."""
-    if math.isnan(others):
-        return "others: what they took of this machine isn't known, there is no /proc/stat"
     much = f"  {MARK} above {MUCH:.0%}: figures say less" if others > MUCH else ""
     return f"others took {others:.0%} of this machine's cores{much}"
 

@@ -65,7 +65,7 @@ def show(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]]) -> None:
 def obstacles(cores: int, others: float) -> str:
     """Say why this machine can't show what balancing gains; "" if it can.
 
-    `cores` : that this process may use; `others` : the part of all cores that other programs use, NaN if unknown.
+    `cores` : that this process may use; `others` : the part of all cores that other programs use.
     """
     if cores < sum(SPEEDS):
         return f"This machine gives the demo 1 core, and its four ranks need {sum(SPEEDS):g}: the times will say little."
@@ -75,7 +75,7 @@ def obstacles(cores: int, others: float) -> str:
 
 
 def conclusion(rows: list[tuple[Job, dict[str, Any], dict[str, Any]]], others: float) -> str:
-    """Say in a sentence what was gained; `others`: the part of the machine that other programs took, NaN if unknown."""
+    """Say in a sentence what was gained; `others`: the part of the machine that other programs used."""
     if others > MUCH:
         return (
             f"Other programs used {others:.0%} of this machine's cores, so these times do not tell what balancing gains. "
