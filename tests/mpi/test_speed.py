@@ -2,7 +2,9 @@
 
 import io
 import json
+import signal
 import sys
+import time
 from contextlib import redirect_stderr, redirect_stdout
 
 import numpy as np
@@ -19,7 +21,7 @@ from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.graph import speed
 from lb_mpi.mpi.graph.speed import _calibrate, _round, measure, multiply_add
 from tests.mpi.doors import raised_by_all
-from tests.mpi.sizes import COMM, RANK, SIZE, several
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.protocol.mutate import mutated, rejects
 
 pytestmark = pytest.mark.mpi
@@ -36,6 +38,28 @@ def test_a_machine_is_measured():
     assert SIZE > 1 or not machine.wait_s.any()
     for field in (machine.speeds, machine.latency_s, machine.s_per_byte, machine.wait_probability, machine.wait_s):
         np.testing.assert_array_equal(field, COMM.bcast(field))  # the same on all ranks
+
+
+@several
+@pytest.mark.parametrize(("name", "rank"), [("_ping", 0), ("_pong", LAST), ("_pass", LAST)])
+def test_a_handler_that_raises_while_messages_are_measured_ends_it_on_all_ranks(monkeypatch, name, rank):
+    class Alarm(Exception):
+        pass
+
+    def handler(*_):
+        raise Alarm
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGUSR2)
+        return plain(*args)
+
+    plain, before = getattr(speed, name), signal.signal(signal.SIGUSR2, handler)
+    if rank == RANK:
+        monkeypatch.setattr(speed, name, interrupted)
+    words = raised_by_all(lambda: measure(COMM, lambda n: time.sleep(1e-4 * n), rounds=1, round_s=1e-3))
+    signal.signal(signal.SIGUSR2, before)
+    for k, text in enumerate(words):
+        assert text.startswith("Alarm" if k == rank else f"Error: rank {rank}: Alarm"), words
 
 
 def test_messages_can_be_left_out():

@@ -28,6 +28,7 @@ import lb_mpi
 from lb_mpi.files import FRAME_BYTES, create, is_at, naming, warn
 from lb_mpi.mpi.common.busy import in_task
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
+from lb_mpi.mpi.common.communicator import blocking
 from lb_mpi.mpi.common.facts import library
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.record.events import Clock, Phase
@@ -160,7 +161,8 @@ def align(comm: MPI.Intracomm, record: Record) -> None:
     found: list[tuple[str, bool]] = allgather(comm, (socket.gethostname(), due))
     hosts = [host for host, _ in found]
     if len(set(hosts)) > 1 and any(due for _, due in found):
-        offset_s, error_s = compare_clocks(comm, hosts)
+        with blocking(comm):
+            offset_s, error_s = compare_clocks(comm, hosts)
         record.clock(Clock(time.perf_counter(), worlds(comm)[0], offset_s, error_s))
 
 

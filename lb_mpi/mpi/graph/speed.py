@@ -23,7 +23,7 @@ from lb_mpi.knowledge import WEAK, KnownSpeeds
 from lb_mpi.machine import Machine, differ, fit_message, pairings, speeds_of
 from lb_mpi.metrics import usual_arithmetic
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened
-from lb_mpi.mpi.common.communicator import presence_of
+from lb_mpi.mpi.common.communicator import blocking, presence_of
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks, without_core_s
@@ -194,14 +194,13 @@ def _messages(comm: MPI.Intracomm) -> tuple[Floats, Floats]:
     buffer = np.zeros(max(MESSAGE_BYTES), dtype=np.uint8)
     taken: dict[tuple[int, int], list[float]] = {}
     for pairs in pairings(comm.size):
-        barrier(comm)
-        for first, second in pairs:
-            if comm.rank == first:
-                taken[first, second] = [_ping(comm, second, buffer[:n]) for n in MESSAGE_BYTES]
-            elif comm.rank == second:
-                for n in MESSAGE_BYTES:
-                    _pong(comm, first, buffer[:n])
-    barrier(comm)
+        with blocking(comm):
+            for first, second in pairs:
+                if comm.rank == first:
+                    taken[first, second] = [_ping(comm, second, buffer[:n]) for n in MESSAGE_BYTES]
+                elif comm.rank == second:
+                    for n in MESSAGE_BYTES:
+                        _pong(comm, first, buffer[:n])
     found = agree(comm, lambda: {pair: fit_message(MESSAGE_BYTES, seconds) for pair, seconds in taken.items()})
     latency_s, s_per_byte = np.zeros((2, comm.size, comm.size))
     for theirs in allgather(comm, found):
@@ -246,9 +245,9 @@ def _waits(comm: MPI.Intracomm, slow: throttle) -> tuple[float, float]:
     made, waits_s = 0, list[float]()
     mine, theirs = np.zeros(MESSAGE_BYTES[1], dtype=np.uint8), np.zeros(MESSAGE_BYTES[1], dtype=np.uint8)
     for pairs in pairings(comm.size):
-        barrier(comm)
-        for other in (sum(pair) - comm.rank for pair in pairs if comm.rank in pair):
-            for _ in range(EXCHANGES):
+        others = [sum(pair) - comm.rank for pair in pairs if comm.rank in pair]
+        with blocking(comm):
+            for other in others * EXCHANGES:
                 with slow:
                     _pass(PASSES)
                 sent, request = comm.Isend(mine, other, Tag.PING), comm.Irecv(theirs, other, Tag.PING)
