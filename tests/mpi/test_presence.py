@@ -262,6 +262,7 @@ def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder: Path, doo
     with made(comm, folder) as call, warned(lambda: release(late_rank)) as lines:
         if late_rank == RANK:
             until_released()
+            time.sleep(0.2 * (door == "save"))  # in which another warning would come
         call()
     reported = COMM.allgather(lines)
     said, *more = reported[lowest]  # it waits for sure, and none that waits is below it
