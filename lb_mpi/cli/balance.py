@@ -19,7 +19,7 @@ from lb_mpi.diffusion.diffusion import Balance, balance
 from lb_mpi.diffusion.setup import AUTO, SCHEMES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
 from lb_mpi.graph import Floats
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_speeds
+from lb_mpi.metrics import check_loads, check_speeds
 from lb_mpi.table import Table, counted
 
 STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
@@ -52,11 +52,8 @@ class Ranks(NamedTuple):
 def read_ranks(options: argparse.Namespace, n: int) -> Ranks:
     """Draw speeds, then times, or return the listed ones; ValueError for odd values."""
     rng = np.random.default_rng(checks.seed(options.seed))
-    speeds, times = draw("speeds", options.speeds, n, rng), draw("times", options.times, n, rng)
-    for name, numbers in (("speeds", speeds), ("times", times)):
-        if len(numbers) != n:
-            raise ValueError(f"{name} has {counted(len(numbers), 'number')}: expected {n}, one for each rank")
-    return Ranks(speeds, speeds * times)
+    speeds = check_speeds(draw("speeds", options.speeds, n, rng), n)
+    return Ranks(speeds, speeds * check_loads(draw("times", options.times, n, rng), n, name="times"))
 
 
 def figures(name: str, setup: Setup, loads: Floats, found: Balance) -> dict[str, Any]:
@@ -171,7 +168,7 @@ def level(options: argparse.Namespace) -> Output:
     """Level the ranks as the options say; ValueError for odd values."""
     graph = as_graph(options.graph)
     ranks, scheme = read_ranks(options, graph.n), chosen_scheme(graph, options.scheme)
-    setup = assemble(graph, check_speeds(ranks.speeds, graph.n), scheme, tau_rule(scheme, None))
+    setup = assemble(graph, ranks.speeds, scheme, tau_rule(scheme, None))
     found = balance(graph, ranks.loads, ranks.speeds, scheme=setup.scheme, tau=setup.tau_rule,
         tolerance=options.tolerance, max_steps=options.steps)
     result = figures(options.graph, setup, ranks.loads, found)

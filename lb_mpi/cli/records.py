@@ -29,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> Output:
     """Write the page; return the numbers of the headline (None: unknown), and notes on missing data."""
+    if options.trace == options.output:
+        raise ValueError(f"trace {options.trace}: expected another file than that of the page")
     found = gather(Path(options.folder))
     with StatusLine(PATIENCE_S) as line:
         predicted, why = predictions(found, line.show)
@@ -69,7 +71,7 @@ def _describe_report(answer: dict[str, Any]) -> list[str]:
         *(f"note: {note}" for note in answer["notes"]),
         *_describe_settings(answer),
         *written(answer["file"]),
-        f"{trace_file}: open it at https://ui.perfetto.dev" if trace_file else "",
+        f"{trace_file}: open it at https://ui.perfetto.dev" if written(trace_file) else "",
     ]  # fmt: skip
     return [line for line in lines if line]
 

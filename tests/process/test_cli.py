@@ -110,6 +110,16 @@ def test_files_are_refused_before_the_work_and_named_after_it(tmp_path, capsys, 
     Path("record", "rank000001.lbrec").unlink()
     assert main(["report", "record"]) == 0
     assert "of 1 of 2 ranks only, " in capsys.readouterr().out
+    for more in (["--trace", "report.html"], ["-o", "-", "--trace", "-"]):
+        assert main(["report", "record", *more]) == 2
+        assert f"error: --trace {more[-1]}: expected another file than that of the page\n" in capsys.readouterr().err
+    assert main(["report", "record", "--trace", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["displayTimeUnit"] == "ms"
+    assert "perfetto" not in err
+    left = sorted(path.name for path in Path().iterdir())
+    assert main(["simulate", "tasks", "--hosts", "2", "--tasks", "9", "--record", ""]) == 0
+    assert sorted(path.name for path in Path().iterdir()) == left
 
 
 def test_what_a_command_line_means(capsys, monkeypatch):

@@ -153,7 +153,7 @@ def test_mpiexec_of_another_library(lab, library):
     ("a;b", ["--check"], "hosts.txt:1: host name 'a;b'"),
     ("one:2", ["-n", "3", "--check"], "-n 3: expected 1 to 2"),
     ("one", ["nosuchprogram"], "error: nosuchprogram: not found: expected a command\n"),
-    ("one", ["apps/maze.py"], "apps/maze.py: not found: expected a command, as in `python apps/maze.py`\n"),
+    ("one", ["apps/maze.py"], "apps/maze.py: Permission denied: expected a command, as in `python apps/maze.py`\n"),
     ("one", [], "expected a PROGRAM, or --check"),
 ])  # fmt: skip
 def test_mistakes(lab, hosts, more, says):

