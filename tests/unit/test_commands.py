@@ -118,14 +118,7 @@ def test_a_partition_is_rated_on_a_machine_whose_least_time_is_an_aim(command, t
     assert "machine of 2 ranks: expected 3" in command(*line, "-k 3", code=2).err
 
 
-def test_parts_are_written_whole_or_not_at_all(command, tmp_path):
-    (tmp_path / "a.part").write_text("0\n1\n")
-    (tmp_path / "link.part").symlink_to("a.part")
-    line = "partition ring:4 -k 2 --effort fast -o"
-    command(line, tmp_path / "link.part")
-    assert (tmp_path / "link.part").is_symlink()
-    assert len((tmp_path / "a.part").read_text().split()) == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.part", "link.part"]
-    said = command(line, "/dev/full", code=2).err
+def test_a_full_disk_is_named(command):
+    said = command("partition ring:4 -k 2 --effort fast -o /dev/full", code=2).err
     assert said == "python -m lb_mpi partition: error: -o /dev/full: No space left on device\n"
     assert Path("/dev/full").is_char_device()

@@ -72,11 +72,6 @@ def test_the_most_square_mesh_has_the_nearest_factors():
 # --- the ring (Xu, Zhang, Sun 1991) ---
 
 
-@given(st.integers(1, 3000))
-def test_ring_holds_every_rank_once(size):
-    assert sorted(ring_order(size)) == list(range(size))
-
-
 @pytest.mark.parametrize("dimension", range(1, 11))
 def test_ring_neighbours_are_hypercube_neighbours(dimension):
     ring = ring_order(1 << dimension)

@@ -42,11 +42,6 @@ def test_a_share_ends_soonest(n, mine, theirs):
     assert ends[taken] == pytest.approx(min(ends))
 
 
-def test_a_slow_thief_leaves_the_last_task_to_a_fast_victim():
-    assert share(1, 0.2, 0.8) == 0
-    assert share(1, 0.8, 0.2) == share(1, 1.0, 1.0) == 1
-
-
 def lengths(pace: Pace, owned: int, task_s: float, chunks: int = 1000) -> list[int]:
     found = []
     while owned and len(found) < chunks:
