@@ -20,7 +20,6 @@ import scipy
 from numpy.typing import ArrayLike
 
 from lb_mpi.checks import meant, show
-from lb_mpi.files import write_whole
 from lb_mpi.graph import NAMES, Graph, is_name, parse
 from lb_mpi.metrics import check_parts
 
@@ -79,13 +78,8 @@ def _read(path: PathLike) -> Graph:
 # --- partitions ------------------------------------------------------------------------------------------------------
 
 
-def write_parts(path: PathLike, parts: ArrayLike) -> None:
-    """Write the (n,) parts in METIS format: one vertex's part on each line."""
-    write_whole(path, parts_text(parts))
-
-
 def parts_text(parts: ArrayLike) -> str:
-    """Return the (n,) parts in METIS format."""
+    """Return the (n,) parts in METIS format: one vertex's part on each line."""
     return "".join(f"{part}\n" for part in check_parts(parts, np.size(parts), 1 << 62).tolist())
 
 
