@@ -14,6 +14,7 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing.actor import is_better, may_cut
 from lb_mpi.rebalancing.deciding import (
+    ROUNDS,
     GraphTotals,
     Opportunities,
     Promise,
@@ -150,6 +151,7 @@ def test_a_move_that_does_not_hold_its_promise_twice_is_damped_and_one_that_make
     assert after_moves((3.0, 3.0, 0.0), (2.4, 2.0, 2.4))[1].part == 1.0
     assert after_moves((3.0, 3.0, 0.0), (2.8, 2.0, 2.8))[1].part == 1.0  # half of it is missing, but steps are faster
     assert after_moves((3.0, 3.0, 0.0), (2.9, 2.0, 2.9))[1].part == 0.5
+    assert after_moves((3.0, 3.0, 0.0), (2.9, 2.0, 2.9), (2.4, 2.0, 2.4))[1].part == 1.0  # the next one held its promise
 
 
 def paused(when: Any, tolerance: float = 0.05, every: int = 1) -> Opportunities:
@@ -205,6 +207,11 @@ def test_the_next_opportunity_is_when_the_losses_reach_the_cost() -> None:
     assert [opportunities.skips() for _ in range(8)] == [True] * 7 + [False]
 
 
+def test_a_rank_that_queues_would_be_faster_with_a_core_of_its_own() -> None:
+    sums = uneven(queued=0.75).sums
+    assert (sums.speed, sums.free) == (2.0, 8.0)
+
+
 def test_ranks_without_work_are_level() -> None:
     totals = totals_of(reduced([report(RankLoad(0.0, 1.0), Units(), call_s=1.0)] * 2), Units(1.0, 1.0))
     decided = Opportunities().decide(totals._replace(sums=totals.sums._replace(speed=2.0)), 2)
@@ -254,6 +261,22 @@ def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it
             found.append(decided.decision.reason is BalanceReason.CUT)
     held = ([False, True] * moves + 8 * [False])[:8]
     assert found == 8 * [False] + 2 * held
+
+
+def test_a_heavy_cut_for_which_no_lighter_one_was_found_is_left() -> None:
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
+    opportunities = Opportunities(first_cut=10.0)
+    opportunities.trigger.paid(0.12)
+    opportunities.moved(14.0, BalanceReason.GAIN)
+    reasons = [opportunities.decide(case.totals(Units()), case.size).decision.reason for _ in range(20)]
+    assert reasons.count(BalanceReason.CUT) == 1
+
+
+def test_before_the_first_move_its_cost_is_guessed_from_the_time_of_an_opportunity() -> None:
+    assert Opportunities().decide(uneven(call_s=1.0), 2).cost_s == ROUNDS
+    paid = Opportunities()
+    paid.trigger.paid(8.0)
+    assert paid.decide(uneven(call_s=1.0), 2).cost_s == 8.0
 
 
 def test_after_a_first_cut_of_0_no_cut_is_heavy() -> None:
