@@ -114,6 +114,11 @@ def test_time_outside_of_calls_counts():
     assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
 
 
+def test_rows_on_a_busy_machine_are_predicted_for_one(monkeypatch):
+    monkeypatch.setattr(replay, "core_share", lambda ranks, steps: np.array([0.5, 1.0]))
+    assert any("had a core for only 50% of the time" in note for note in advice_on(replay_rows, late_run([0.0, 0.0])).notes)
+
+
 @pytest.mark.parametrize("with_costs", [False, True])
 def test_tasks_take_what_was_predicted(with_costs):
     costs = task_costs("lognormal", 300, 5e-3, spread=1.2, seed=3)

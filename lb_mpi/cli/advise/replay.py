@@ -77,7 +77,8 @@ def replay_rows(run: Run) -> Replayed | None:
     notes = [
         "row costs change from call to call as recorded; how they are spread over a rank's rows is that of the last call"
     ]
-    return Replayed("map_rows", recorded.seconds, variants, notes)
+    core = core_share(run.ranks, calls(run.ranks, Driver.ROWS))
+    return Replayed("map_rows", recorded.seconds, variants, notes, core)
 
 
 def _play_rows(recorded: RecordedRows, scheme: str, seed: int) -> float:
