@@ -29,7 +29,7 @@ import lb_mpi
 from lb_mpi import compiling, signs
 from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import collective, communicator, failure, late
+from lb_mpi.mpi.common import busy, collective, communicator, failure, late
 from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
 from tests.mpi import doors
@@ -740,3 +740,11 @@ def test_ctrl_c_comes_through_in_a_function_within_a_function() -> None:
         pool.map(task, SIZE, chunksize=1)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     comm.Free()
+
+
+def test_a_call_ends_although_another_thread_has_bound_the_ranks_meanwhile() -> None:
+    """An executor that another thread opens on rank 0; the others are in this call, and wait for its end."""
+    with collective.opened(COMM, "lb_mpi.search"):
+        ends = [busy.bind(COMM, "while the other ranks serve", here=False)] if RANK == 0 else []
+    for end in ends:
+        end()

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from scipy import sparse
 
 import lb_mpi
@@ -263,6 +264,8 @@ def test_what_is_no_communicator_is_refused(tmp_path):
     for comm, door in [*doors, ("COMM_WORLD", lambda comm, _: lb_mpi.Executor(comm))]:
         with pytest.raises(TypeError, match=f"comm = {comm!r}: expected an mpi4py intracommunicator"):
             door(comm, tmp_path)
+        with pytest.raises(ValueError, match="comm = COMM_NULL: expected a communicator of this rank"):
+            door(MPI.COMM_NULL, tmp_path)
 
 
 @pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.rebalance", "plan.owners"])

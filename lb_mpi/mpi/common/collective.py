@@ -53,7 +53,7 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
             presence.close(error=error)
             raise
         with presence.committing():
-            presence.close()
+            presence.close(begun=True)
 
 
 def meet(comm: MPI.Intracomm, name: str) -> None:

@@ -229,17 +229,20 @@ class Presence:
         share(error, self._anchor)
         return error if self.rank == by else quiet(error)
 
-    def close(self, free: Callable[[], None] = lambda: None, *, error: BaseException | None = None) -> None:
+    def close(
+        self, free: Callable[[], None] = lambda: None, *, error: BaseException | None = None, begun: bool = False
+    ) -> None:
         """Collective: call `free`, and free the communicator.  After the first time, or after a failure, do nothing.
 
         `error`: by which this rank leaves, and which the caller raises.  It is sent to all others at once, unless all ranks
         raise it: they close together.  If the others do not close within a second, this rank alone has raised it again.
+        `begun`: this ends a call that all ranks are in, whatever another thread has begun meanwhile.
 
         Error, but for a rank that leaves by one itself, when another rank has failed, or fails meanwhile.
         """
         if not self.comm:
             return
-        if busy and error is None and not self.failed:
+        if busy and error is None and not self.failed and not begun:
             refuse_busy(self.comm)
         comm = self.comm
         try:
@@ -358,11 +361,11 @@ def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
 
     TypeError if `comm` is no intracommunicator, ValueError if it has been freed.
     """
+    if isinstance(comm, MPI.Comm) and comm == MPI.COMM_NULL:  # also MPI.COMM_NULL itself, which is no Intracomm
+        raise ValueError("comm = COMM_NULL: expected a communicator of this rank that has not been freed")
     if not isinstance(comm, MPI.Intracomm):
         raise _no_communicator(comm)
     need_mpi("lb_mpi")
-    if comm == MPI.COMM_NULL:
-        raise ValueError("comm = COMM_NULL: expected a communicator that has not been freed")
     refuse_busy(comm)
     end_with_mpi()
     signs.begin()
