@@ -47,6 +47,16 @@ def test_two_threads_that_end_the_same_clocks_close_their_file_once(monkeypatch)
     assert len(closed) == 1
 
 
+@pytest.mark.parametrize("path", ["/dev/null", "/nowhere"])
+def test_a_system_that_does_not_report_queueing_is_measured_without(monkeypatch, path):
+    opened = os.open
+    monkeypatch.setattr(os, "open", lambda _path, flags: opened(path, flags))
+    clocks = waiting.Clocks()
+    clocks.begin()
+    assert clocks.read().queued_s is None
+    clocks.end()
+
+
 def test_signals_that_were_deferred_all_arrive_also_if_the_handler_of_one_raises():
     """The others were lost: a SIGTERM, at which a run is to save, after a Ctrl-C."""
     arrived, numbers = list[int](), (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)

@@ -205,7 +205,7 @@ def _answer(comm: MPI.Intracomm, leader: int) -> None:
 
 def _began_s(now_s: float) -> float:
     """Return when this process began, in seconds since 1970, like `now_s`; 0: unknown."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, IndexError):
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         return now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
     return 0.0

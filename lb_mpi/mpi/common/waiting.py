@@ -222,11 +222,16 @@ class Clocks:
         if wall_s - cpu_s > self._beside_s + BESIDE_S:
             self._beside_s = wall_s - cpu_s
             gave_up, others_s = getrusage(RUSAGE_THREAD).ru_nvcsw, time.process_time() - time.thread_time()
-            queued_s = None
-            if self._queue is not None:
-                queued_s = 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # ns on a core, in a queue; slices
-            self._report = gave_up, queued_s, others_s
+            self._report = gave_up, self._queued_s(), others_s
         return Reading(wall_s, cpu_s, *self._report, read_stops() if self._stops else NEVER)
+
+    def _queued_s(self) -> float | None:
+        try:
+            if self._queue is not None:
+                return 1e-9 * int(os.pread(self._queue, 100, 0).split()[1])  # ns on a core, in a queue; slices
+        except (OSError, IndexError):  # a /proc that is not the kernel's own may have an empty file
+            pass
+        return None
 
     def end(self) -> None:
         """Stop reading; two threads may do so at once, when a pool is closed while a task is left behind after Ctrl-C."""
