@@ -183,6 +183,18 @@ def test_a_pause_gets_no_longer_than_1024_opportunities() -> None:
     assert sum(promises.forbid(3.0) for _ in range(2000)) == 1023
 
 
+def test_a_pause_compares_with_the_step_before_a_move_that_is_undone_and_ends_with_all_it_knew() -> None:
+    promises = Promises()
+    promises.breach(3.0)
+    promises.make(Promise(3.0, 2.0))
+    assert promises.compare(uneven().most._replace(seconds=9.0, expected_s=2.0, grown_s=9.0))
+    assert promises.forbid(3.0)
+    assert not promises.forbid(9.0)
+    assert promises.part == 1.0
+    promises.breach(9.0)
+    assert not promises.forbid(9.0)  # the first one in a row
+
+
 def test_each_decision_counts_as_an_opportunity() -> None:
     """With every=2, each second call is one, whatever was decided at the last one."""
     undone, crowded, plain = (Opportunities(trigger=Trigger("auto", 2)) for _ in range(3))
