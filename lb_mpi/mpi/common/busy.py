@@ -27,18 +27,21 @@ busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task
 
 
 class at_work:
-    """Run the user's code on some of these ranks in this block, which may make no collective call that needs several."""
+    """Run the user's code on some of these ranks in this block, which may make no collective call that needs several.
 
-    __slots__ = ("_entry",)
+    It may be used for one block after another.
+    """
+
+    __slots__ = ("_comm", "_why")
 
     def __init__(self, comm: MPI.Intracomm, why: str = "in a task of a pool") -> None:
-        self._entry = _Busy(comm, threading.get_ident(), why, True)
+        self._comm, self._why = comm, why
 
     def __enter__(self) -> None:  # not a generator: a chunk may be short
-        busy[id(self._entry)] = self._entry
+        busy[id(self)] = _Busy(self._comm, threading.get_ident(), self._why, True)
 
     def __exit__(self, *_: object) -> None:
-        del busy[id(self._entry)]
+        del busy[id(self)]
 
 
 def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:

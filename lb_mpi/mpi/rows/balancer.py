@@ -29,7 +29,6 @@ from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
-from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import carry, end_child
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, meet, raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
@@ -39,7 +38,7 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
-from lb_mpi.mpi.rows.lending import WHERE, RoundPort, RowsDiffer, Wire
+from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
 from lb_mpi.mpi.rows.plans import plan_together
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
@@ -365,7 +364,7 @@ class Balancer:
         if rows.n and failed is None:
             process, begun = os.getpid(), False
             try:
-                with interrupts, at_work(presence.comm, WHERE):
+                with interrupts, self._wire.at_work:
                     begun = True
                     _, ticks = computing.own(slice(0, rows.n))
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))

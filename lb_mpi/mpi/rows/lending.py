@@ -56,6 +56,7 @@ class Wire(Parcels):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm, Tag.LENDING)
         self.reducing = Reducing(comm)  # of what the ranks report at the end of each round
+        self.at_work = at_work(comm, "in a function of map_rows")
         self._round = 0
         self._early: list[tuple[int, int, Buffer]] = []
 
@@ -81,7 +82,6 @@ class Wire(Parcels):
         return mine
 
 
-WHERE = "in a function of map_rows"
 DECISION_S = 1.0  # extra wait after reporting: the decision may still be in transit although another rank has left
 
 
@@ -172,7 +172,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         """Call the user's functions; what they raise is kept with its place."""
         began = time.perf_counter()
         try:
-            with at_work(self._wire.comm, WHERE):
+            with self._wire.at_work:
                 if isinstance(job, Job):
                     return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
                 packed = None
