@@ -235,7 +235,6 @@ class RankReport(NamedTuple):
     coreless_s: float = 0.0  # of busy_s, without a core
     last_s: float = math.nan  # from the end of the call before the last one to the end of the last one; NaN: unknown
     overhead_s: float = 0.0  # of it with messages, and all else that does not depend on how many rows it computed
-    handling_s: float = 0.0  # overhead of a block; 0: unknown, the previous value is kept
     formed: bool = True  # it has results
     changed: bool = False  # its rows have another form than in the last round
     observed: tuple[Observation, ...] = ()  # of the work of other ranks' ticks

@@ -446,7 +446,7 @@ class Knowledge:
                     given += each
         self._times = HomeTimes(
             busy_s * own_ticks / (ticks * n_own) if ticks > 0.0 and n_own else 0.0,
-            report.handling_s or self._times.handling_s,
+            learned.handled_s or self._times.handling_s,
             self.costs.call.ticks * busy_s / ticks if ticks > 0.0 else self._times.call_s,
         )
         own_tick_work = float(self.tick_work[self.index])

@@ -112,6 +112,7 @@ class Learned:
     help_ticks: float = 0.0  # spent on rows borrowed beyond the plan
     late_ticks: float = 0.0  # the same after SETTLED was sent: counted in this rank's next round
     handling_s: float = 0.0  # overhead of a block beyond computing it, in the previous round
+    handled_s: float = 0.0  # the same in this round, without calls of the function; 0: unknown, as before
     rows_lent: int = 0
     failed: bool = False  # this rank failed before its end, or a borrower failed, so that rows are lost
     home_s: float = 0.0  # seconds spent on rows at home

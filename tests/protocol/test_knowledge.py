@@ -247,7 +247,8 @@ def after_a_call(n: int, seconds: float, handling_s: float = 0.0) -> Knowledge:
     knowledge = Knowledge(0, range(2), [1])
     learned = knowledge.begin(n, 0).learned
     learned.timed.append(Timed(slice(0, n), 0, seconds, helped=False))
-    knowledge.learn(learned, RankReport(busy_s=seconds, ticks=seconds, handling_s=handling_s))
+    learned.handled_s = handling_s
+    knowledge.learn(learned, RankReport(busy_s=seconds, ticks=seconds))
     return knowledge
 
 
@@ -302,7 +303,8 @@ def test_a_function_whose_calls_have_a_cost_is_called_less(n, call_s, noise):
             seconds = (call_s + costs[numbers(block)].sum()) * math.exp(noise * rng.normal())
             round.learned.timed.append(Timed(block, 0, seconds if number or total_s else math.nan, helped=False))
             total_s += seconds
-        knowledge.learn(round.learned, RankReport(busy_s=total_s, ticks=total_s, handling_s=20e-6))
+        round.learned.handled_s = 20e-6
+        knowledge.learn(round.learned, RankReport(busy_s=total_s, ticks=total_s))
     assert 0.4 * call_s - 0.05e-3 < knowledge.costs.call.ticks < 1.2 * call_s + 0.05e-3
     assert len(round.home) * call_s < 8e-3
     assert call_s or n < 40 or len(round.home) > 3
@@ -318,7 +320,8 @@ def test_blocks_are_cut_by_what_their_rows_cost():
         each_s = dear_s if first >= 3000 else cheap_s
         learned.timed.append(Timed(slice(first, first + 100), 0, 100 * each_s, helped=False))
         total_s += 100 * each_s
-    knowledge.learn(learned, RankReport(busy_s=total_s, ticks=total_s, handling_s=handling_s))
+    learned.handled_s = handling_s
+    knowledge.learn(learned, RankReport(busy_s=total_s, ticks=total_s))
     for _ in range(5):  # they begin somewhere else in each round
         left_s = total_s
         for block in reversed(knowledge.begin(n, 0).home):

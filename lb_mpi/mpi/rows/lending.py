@@ -160,10 +160,10 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
             return
         learned, self._end = self._end, None
         measured, began, now = self._watch.collect(), self._began, self._watch.clocks.read()
+        learned.handled_s = measured.handling_s
         report = self._computing.report(
             measured, failed=learned.failed, rows=self._n_lent, bytes=self._wire.sent_bytes,
             queued_s=without_core_s(began, now), elapsed_s=now.wall_s - began.wall_s, overhead_s=measured.overhead_s,
-            handling_s=measured.handling_s,
         )  # fmt: skip
         self._wire.reducing.begin(self._decider.report(report, learned))
         self._reducing = True
