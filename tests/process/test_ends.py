@@ -148,8 +148,8 @@ def test_an_executor_never_entered_lets_mpi_be_finalized(tmp_path: Path, n: int)
     tasks = "done = executor.submit(abs, -1)\n" if n == 1 else ""
     ends = "MPI.Finalize()\nprint('finalized', flush=True)\n" + ("assert done.result(0) == 1\n" if tasks else "")
     code, text = on_ranks(n, program, text=made + tasks + ends, env={"PYTHONPATH": str(ROOT)})
-    assert code == 0, text
-    assert text.count("finalized\n") == n, text
+    if n == 1:  # else the program is wrong, and MPICH may abort behind the reason
+        assert (code, text.count("finalized\n")) == (0, 1), text
     assert ("rank 1 has ended its program without working for the pool or executor" in text) == (n > 1)
 
 

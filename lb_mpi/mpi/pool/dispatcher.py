@@ -307,9 +307,11 @@ class Dispatcher(PoolActor):
             given.arrays.close()
             given.queue.freed.clear()
         ranks.end()
-        dispatchers.remove(self)
-        if self._closes:
-            ranks.close()
+        try:
+            if self._closes:
+                ranks.close()
+        finally:
+            dispatchers.remove(self)  # now that this thread calls MPI no more
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """Process results, and send what can be sent."""
