@@ -380,6 +380,19 @@ def test_a_large_array_is_sent_once_to_each_host_until_it_changes(by_host):
     assert (arrays._kept, arrays._mapped, arrays._paths) == ({}, {}, {})
 
 
+@pytest.mark.parametrize("path", ["another", "/proc/0/fd/0"])
+def test_a_large_array_is_read_from_no_other_file(path):
+    """As between containers on one host, which number their processes each by itself."""
+    other = arrays.store("other", bytes(8))
+    arrays.store("own", bytes(8))
+    arrays.locate({"own": other if path == "another" else path})
+    try:
+        with pytest.raises(lb_mpi.Error, match="ranks that see each other in /proc"):
+            arrays.attached("own", np.dtype(float), (1,), "C", True)
+    finally:
+        arrays.forget(["own", "other"])
+
+
 def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map():
     def run():
         with lb_mpi.Pool() as pool:

@@ -36,7 +36,7 @@ _mapped: dict[str, NDArray[Any]] = {}  # by key
 
 def store(key: str, data: Any) -> str:
     """Keep an array's bytes for the ranks of this host; return the path."""
-    file = _kept[key] = os.memfd_create("lb_mpi")
+    file = _kept[key] = os.memfd_create(f"lb_mpi-{key}")
     left = memoryview(data)
     while left:
         left = left[os.write(file, left) :]
@@ -46,6 +46,18 @@ def store(key: str, data: Any) -> str:
 def locate(paths: Mapping[str, str]) -> None:
     """Note the paths of arrays on this host."""
     _paths.update(paths)
+
+
+def _map(key: str, access: int) -> mmap.mmap:
+    """Map the file of an array on this host; Error if this process does not see it."""
+    path, why = _paths[key], None
+    try:
+        with open(path, "rb") as file:
+            if f"lb_mpi-{key}" in os.readlink(f"/proc/self/fd/{file.fileno()}"):
+                return mmap.mmap(file.fileno(), 0, access=access)
+    except OSError as error:
+        why = error
+    raise Error(f"a large array is not in {path} on {platform.node()}: expected ranks that see each other in /proc") from why
 
 
 def forget(keys: Iterable[str]) -> None:
@@ -59,9 +71,7 @@ def forget(keys: Iterable[str]) -> None:
 
 def attached(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, writeable: bool) -> NDArray[Any]:
     """Return an array of one task, which alone sees its changes; pickles of tasks call it."""
-    with open(_paths[key], "rb") as file:
-        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-    array = np.ndarray(shape, dtype, memory, order=order)
+    array = np.ndarray(shape, dtype, _map(key, mmap.ACCESS_COPY), order=order)
     array.flags.writeable = writeable
     return array
 
@@ -69,9 +79,7 @@ def attached(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any,
 def mapped(key: str, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any) -> NDArray[Any]:
     """Return an array, read-only; pickles of tasks call it."""
     if key not in _mapped:
-        with open(_paths[key], "rb") as file:
-            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        _mapped[key] = np.ndarray(shape, dtype, memory, order=order)
+        _mapped[key] = np.ndarray(shape, dtype, _map(key, mmap.ACCESS_READ), order=order)
     return _mapped[key]
 
 
@@ -243,8 +251,7 @@ class SharedArrays:
 
     def read(self, key: str) -> bytes:
         """Return the bytes of an array."""
-        with open(self._paths[key][self._own], "rb") as file:
-            return file.read()
+        return _map(key, mmap.ACCESS_READ)[:]
 
     def forget(self, keys: Iterable[str]) -> None:
         """Free these in this process."""
