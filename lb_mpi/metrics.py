@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import numbers
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
@@ -119,7 +120,7 @@ def check_parts(parts: ArrayLike, n: int, k: int) -> NDArray[np.int64]:
 
 def as_array(name: str, values: ArrayLike) -> NDArray[Any]:
     """Return `values` as an array; ValueError for lists of unequal lengths, and masked values."""
-    if np.ma.is_masked(values):
+    if (masked := sys.modules.get("numpy.ma")) and masked.is_masked(values):  # it is slow to import
         raise ValueError(f"{name} = {show(values)}: expected no masked values (see their method filled)")
     try:
         return np.asarray(values)

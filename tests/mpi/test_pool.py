@@ -624,7 +624,7 @@ def test_pools_that_fail_on_all_ranks_are_freed():
             dict(of.imap_indexed(functools.partial(leave_at, 1), 4))
 
     for how, root in itertools.product(range(3), (None, 0)):
-        pool, n_abandoned = None, len(communicator._kept)
+        pool, n_abandoned = None, len(communicator._retained)
         alone = root == 0  # the others raise the error of the root
         try:
             with lb_mpi.Pool(COMM, root=root) as pool:
@@ -637,7 +637,7 @@ def test_pools_that_fail_on_all_ranks_are_freed():
             assert RANK > 0
         else:
             assert pool is None
-        assert len(communicator._kept) == n_abandoned
+        assert len(communicator._retained) == n_abandoned
 
 
 @pytest.mark.parametrize("n_hosts", [2, 3])

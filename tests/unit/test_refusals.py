@@ -389,7 +389,7 @@ LINES = [
     ("allocate --tasks 10 --time 1,2 --edge-probability 2", "--edge-probability = 2.0"),
     ("allocate --tasks -1 --time 1,2", "tasks = -1"),
     ("balance mesh:2x2 --tolerance -1", "tolerance = -1.0"),
-    ("balance mesh:2x2 --speeds 1,2", "speeds has 2 numbers: expected 4, one for each rank"),
+    ("balance mesh:2x2 --speeds 1,2", "--speeds of shape (2,) = array([1., 2.]): expected 4 numbers"),
     ("balance mesh:1x2 missing.txt", "missing.txt"),
     ("partition nosuch.graph -k 2", "nosuch.graph"),
     ("partition mesh:2x2 -k 2 --machine no.json", "error: --machine no.json: No such file or directory"),

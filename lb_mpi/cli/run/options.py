@@ -42,7 +42,7 @@ def add_seed(options: Options, of: str = "all random numbers") -> None:
 
 
 def draw(name: str, text: str, n: int, rng: np.random.Generator) -> Floats:
-    """Return (n,) numbers drawn from "uniform:LOW:HIGH", or exactly n listed ones; ValueError, naming `name`."""
+    """Return (n,) numbers drawn from "uniform:LOW:HIGH", or the listed ones; ValueError, naming `name`."""
     kind, *bounds = text.split(":")
     if kind != "uniform":
         import numpy as np
