@@ -35,7 +35,7 @@ def usual_arithmetic(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def as_now(function: Callable[P, T]) -> Callable[P, T]:
-    """Let a user's function compute as numpy does now, outside of `usual_arithmetic`."""
+    """Return a user's function that runs with numpy's present error settings, also within `usual_arithmetic`."""
     now = np.geterr()
 
     @functools.wraps(function)
@@ -91,7 +91,7 @@ def check_comparable(speeds: ArrayLike, size: int) -> Floats:
 
 
 def check_sum(name: str, values: Floats) -> Floats:
-    """Return numbers >= 0; ValueError if their sum is beyond the range of floating point."""
+    """Return `values`, which are >= 0; ValueError if their sum is beyond the range of floating point."""
     with np.errstate(over="ignore"):
         if not math.isfinite(values.sum()):
             raise ValueError(f"the sum of {name} exceeds the range of floating point: expected less")
@@ -101,7 +101,7 @@ def check_sum(name: str, values: Floats) -> Floats:
 def scaled(values: Floats) -> tuple[Floats, int]:
     """Return numbers >= 0 divided by a power of four, exactly, so that the largest is 1/4 to 1; and the exponent of two.
 
-    What is computed from them, square roots too, has the same digits, and neither overflows nor underflows.
+    Their sums, ratios and square roots keep all digits, and neither overflow nor underflow.
     """
     exponent = math.frexp(float(values.max(initial=0.0)))[1]
     exponent += exponent % 2
@@ -170,7 +170,7 @@ def imbalance(loads: ArrayLike, speeds: ArrayLike) -> float:
     work, _ = scaled(check_loads(loads))
     speed = np.maximum(scaled(check_speeds(speeds, len(work)))[0], 5e-324)
     with np.errstate(over="ignore"):
-        return above(float((work / speed).max()), lower_bound(work, speed))
+        return above(float((work / speed).max()), float(work.sum() / speed.sum()))
 
 
 def above(value: float, mean: float) -> float:

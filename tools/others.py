@@ -17,7 +17,7 @@ def own_cpu_s() -> float:
 
 
 class Watch:
-    """What others use from now on."""
+    """Measures what other programs use, from its creation on."""
 
     def __init__(self) -> None:
         """Sample for the first time."""

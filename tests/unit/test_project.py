@@ -1,4 +1,4 @@
-"""What holds for the project: which way imports run, that its metadata agree, what its programs and site are made with."""
+"""The project: imports run one way, its metadata agree, and its programs and site are made with what it declares."""
 
 import ast
 import configparser
