@@ -54,8 +54,8 @@ from lb_mpi.mpi.pool.messages import (
     dumps,
     exact,
     failure_of,
+    map_error,
     read_results,
-    task_error,
 )
 from lb_mpi.mpi.pool.ranks import MAP, PoolRanks
 from lb_mpi.pooling.account import Collector, RankTasks, report
@@ -309,7 +309,7 @@ class RootTasks(Member):
                     if self.under_way:
                         self.fail(error)
                         self.end()
-                        self.ranks.on_all(error)
+                        self.ranks.on_all(error, self.ranks.rank)
             raise
 
     @contextlib.contextmanager
@@ -328,7 +328,7 @@ class RootTasks(Member):
         """End the map on all ranks; raise its failure."""
         self.end(results)
         if self.failure is not None:
-            raise self.ranks.on_all(self._error(self.failure))
+            raise self.ranks.on_all(self._error(self.failure), self.failure.rank)
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """See `Member`; the root sends no results."""
@@ -339,9 +339,7 @@ class RootTasks(Member):
         own = self.failed
         if not isinstance(own, Exception | None) and (isinstance(own, KeyboardInterrupt) or not self.ranks.alone):
             return own
-        error = task_error(failure)
-        error.__cause__ = error.__cause__ if own is None else own
-        return error
+        return map_error(failure, self.ranks.rank, own)
 
 
 REPORT_S = 0.25  # between two calls of the progress
@@ -607,7 +605,8 @@ class RootMap(RootTasks):
             self._found.write()
         except (OSError, TypeError, ValueError) as error:
             rank, position = self._found.refused or (self.ranks.rank, -1)
-            self.fail_task(failure_of(error, rank, position, self.call.function if position >= 0 else None), error)
+            failure = failure_of(error, rank, position, self.call.function if position >= 0 else None)
+            self.fail_task(failure._replace(of_file=isinstance(error, OSError)), error)
             self.ranks.stealer.end()
 
     def _end(self, results: list[Any] | None, *, dropped: bool) -> None:

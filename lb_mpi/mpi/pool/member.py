@@ -37,9 +37,9 @@ from lb_mpi.mpi.pool.messages import (
     TaskBatch,
     TaskFailure,
     failure_of,
+    map_error,
     read_batch,
     results_parcel,
-    task_error,
 )
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.ranks import MAP, TASK, PoolRanks
@@ -429,10 +429,8 @@ class Worker(Member):
                 interrupts().wait()
                 own = None
             return found, own
-        error = task_error(found)
-        if error.rank == ranks.rank and self.failed is not None:
-            error.__cause__ = self.failed  # including its traceback
-        return None, ranks.on_all(error if own is None else own)
+        error = map_error(found, ranks.rank, self.failed) if own is None else own
+        return None, ranks.on_all(error, found.rank if own is None else ranks.rank)
 
     def collect(self) -> list[Any] | None:
         """Complete the map; return the results if all ranks get them, or raise its error."""

@@ -218,6 +218,7 @@ class TaskFailure(NamedTuple):
     rank: int
     traceback: str
     error: bytes  # the exception, pickled; empty if that failed
+    of_file: bool = False  # the checkpoint could not be written, so this is no error of a task
 
 
 def failure_of(error: BaseException, rank: int, task: int = -1, function: object = None) -> TaskFailure:
@@ -239,6 +240,16 @@ def task_error(failure: TaskFailure) -> TaskError:
         error.__cause__ = pickle.loads(failure.error) if failure.error else None
     except BaseException:  # an exception whose __init__ needs other arguments
         error.__cause__ = None
+    return error
+
+
+def map_error(failure: TaskFailure, rank: int, own: BaseException | None) -> BaseException:
+    """Make the error that all ranks raise after a map; `own`: the first exception on this `rank`, with its traceback."""
+    own = own if failure.rank == rank else None
+    if failure.of_file:
+        return own or pickle.loads(failure.error)
+    error = task_error(failure)
+    error.__cause__ = own or error.__cause__
     return error
 
 

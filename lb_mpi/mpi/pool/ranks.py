@@ -227,9 +227,9 @@ class PoolRanks:
             raise presence.on_all(ValueError(f"{names}: expected one method"))
         return value  # type: ignore[return-value]
 
-    def on_all(self, error: BaseException) -> BaseException:
-        """Mark an error that all ranks raise if all of them call the pool's methods."""
-        return error if self.alone else self.presence.on_all(error, getattr(error, "rank", self.rank))
+    def on_all(self, error: BaseException, by: int) -> BaseException:
+        """Mark an error of rank `by` that all ranks raise if all of them call the pool's methods."""
+        return error if self.alone else self.presence.on_all(error, by)
 
     def left(self, error: BaseException) -> None:
         """Note that this rank leaves the user's block by an error, which the others raise, now or at CLOSE.
