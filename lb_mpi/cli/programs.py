@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lb_mpi.checks import number, show
 from lb_mpi.cli.run.command import FAILED, MISTAKE, STDOUT, Parser, needs_mpi
+from lb_mpi.cli.run.lines import printable
 from lb_mpi.cli.run.options import deliver, output, written
 from lb_mpi.errors import Error
 
@@ -50,7 +51,7 @@ def pool(options: argparse.Namespace) -> Callable[[], int]:
                 raise
         if script.ran_alone:
             how = "expected lb_mpi.Pool() or lb_mpi.Executor(), or --as NAME for the pool that it uses"
-            print(f"pool: no other rank has run a task of {options.program}: {how}", file=sys.stderr)
+            print(f"pool: no other rank has run a task of {printable(options.program)}: {how}", file=sys.stderr)
         return 0
 
     return run

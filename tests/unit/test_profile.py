@@ -10,6 +10,7 @@ import pytest
 from lb_mpi.cli.profile.profile import (
     ABSENT,
     ANYBODY,
+    INSIDE,
     MOST_CALLS,
     NOBODY,
     PARTLY,
@@ -126,6 +127,15 @@ def test_the_table_names_who_was_waited_for_and_what_balance_would_gain():
     slow = replace(profile((1.0, 1.0, 0.5)), speeds_from="from throttle")
     assert summary(slow)[-1] == "perfect balance by speed (1, 1, 0.5: from throttle) would cut the time to 50%"
     assert max(map(len, table(profile()))) < 175
+    named = table(replace(profile(), program="two\nlines.py"))
+    assert named[0].startswith(r"profile of two\nlines.py: 3 ranks"), "one line, whatever the program's name"
+
+
+def test_a_stopped_program_which_may_hang_gets_no_advice_on_balance():
+    waits = Line("", 0, "", f"{INSIDE}Pool.map", 1, 9.0, {ANYBODY: 9.0})
+    seen = Profile("p.py", [RankProfile(rank, "h", 10.0, 1.0, [waits]) for rank in range(2)], [1.0, 1.0])
+    assert "python -m lb_mpi report" in summary(seen)[-1]
+    assert len(summary(replace(seen, stopped=True))) == 1
 
 
 def test_an_early_end_is_a_wait_for_who_ends_last():

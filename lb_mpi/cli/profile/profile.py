@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lb_mpi.cli.run.lines import printable
 from lb_mpi.graph import Ints
 from lb_mpi.metrics import Efficiency, Floats, check_speeds
 from lb_mpi.table import Table, counted, shown_seconds
@@ -223,6 +224,7 @@ class Profile:
     speeds_from: str = "equal"  # or "from throttle", "measured"
     clock_error_s: float = 0.0  # maximum difference between the ranks' clocks
     notes: Sequence[str] = field(default=())  # on calls that the profile misses
+    stopped: bool = False  # by a signal: perhaps it hung
 
     @property
     def seconds(self) -> float:
@@ -316,9 +318,10 @@ def _summed(parts: Iterable[Mapping[int, float]]) -> dict[int, float]:
 def table(profile: Profile) -> list[str]:
     """Return a summary, the ranks, the lines with most waiting, and metrics."""
     size, hosts, efficiency = len(profile.ranks), len({rank.host for rank in profile.ranks}), profile.efficiency
-    head = f"profile of {profile.program}: {counted(size, 'rank')} on {counted(hosts, 'host')}, {profile.seconds:.2f} s"
+    where = f"{counted(size, 'rank')} on {counted(hosts, 'host')}"
     return [
-        head, *summary(profile), "", *_of_ranks(profile).fitted().splitlines(), "", *_of_lines(profile), "",
+        f"profile of {printable(profile.program)}: {where}, {profile.seconds:.2f} s",
+        *summary(profile), "", *_of_ranks(profile).fitted().splitlines(), "", *_of_lines(profile), "",
         *_EXPLAINED, "",
         f"load balance              {efficiency.balance:6.1%}   mean useful / longest useful",
         f"communication efficiency  {efficiency.communication:6.1%}   longest useful / time of the program",
@@ -338,7 +341,7 @@ def summary(profile: Profile) -> list[str]:
 
 def _gain(profile: Profile) -> list[str]:
     """Return what perfect balance would gain."""
-    if len(profile.ranks) == 1:
+    if len(profile.ranks) == 1 or profile.stopped:
         return []
     if profile.is_balanced_by_lb_mpi:
         return ["lb_mpi balances this program. Its lower bound: LB_MPI_RECORD=rec mpiexec ..., python -m lb_mpi report rec"]
@@ -387,7 +390,7 @@ def _name(line: Line) -> str:
     if line.call == END:
         return END
     file = line.file if len(line.file) <= 40 else "/".join(line.file.split("/")[-2:])
-    return f"{file}:{line.line} {line.call}"
+    return f"{printable(file)}:{line.line} {line.call}"
 
 
 def _whom(waited_s: Mapping[int, float], whole: float) -> str:

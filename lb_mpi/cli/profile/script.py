@@ -197,7 +197,7 @@ class ProfiledProgram:
             notes = _notes(ranks, any(threads), sum(lost), max(errors_s))
             notes += ["the program was stopped by a signal: this is the time until then"] * stopped
             speeds = self._speeds.tolist(), self._speeds_from
-            self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes)
+            self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes, stopped)
         return True
 
 

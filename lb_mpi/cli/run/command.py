@@ -149,6 +149,7 @@ def late(path: str) -> Callable[..., Any]:
 
 def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
     """Run a command, called as `prog`, with these arguments; return its exit code."""
+    _open_closed_files()
     if not command.ranks and "numpy" not in sys.modules:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of many small matrices: on busy cores, more spin
     if command.answers:
@@ -196,6 +197,15 @@ def execute(command: Command, arguments: Sequence[str], prog: str) -> int:
     if STDOUT in vars(options).values():  # which a file has
         return _print_error(text, 0)
     return say(text + "\n")
+
+
+def _open_closed_files() -> None:
+    """Give /dev/null to the programs that are started in place of closed standard files, and to our errors."""
+    while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(file, True)
+    os.close(file)
+    if sys.stderr is None:  # print would write to stdout
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (until the end)
 
 
 def _print_error(text: str, code: int, prints: bool = True) -> int:

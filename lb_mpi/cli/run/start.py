@@ -27,7 +27,7 @@ from lb_mpi.cli.run.hangs import PATIENCE, FirstSigns, Hang, awaited, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
-from lb_mpi.cli.run.progress import followed, remove_records, scratch
+from lb_mpi.cli.run.progress import followed, recorded, remove_records, scratch
 from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import POLL_S, SSH, Watch, is_here
@@ -100,6 +100,8 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
         if options.progress and record is None:  # here, where all hosts see it
             record = stack.enter_context(scratch(os.getcwd()))
         job = MpiJob(options, program, record)
+        if record is not None:
+            stack.enter_context(recorded(record))
         if options.progress and record is not None:
             stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
@@ -133,7 +135,6 @@ class MpiJob:
         self.options = options
         self.recording: dict[str, str] = {}  # variables for the ranks
         if record is not None:
-            os.makedirs(record, exist_ok=True)
             self.recording["LB_MPI_RECORD"] = os.path.abspath(record)
 
     def start(self, before: Outcome | None) -> Outcome | int:
