@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm, coefficients
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.rebalancing.flow import MAX_STEPS, TOLERANCE, Flow
+from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
+from lb_mpi.rebalancing.flow import level as level_flows
 
 
 def random_graph(seed: int, n: int, extra: int) -> nx.Graph:
@@ -106,9 +107,5 @@ def level(quotient: Graph, loads: Floats, speeds: Floats, *, max_steps: int = MA
     near = [quotient.neighbours(rank).tolist()[::order] for rank in range(quotient.n)]
     each = zip(near, loads.tolist(), speeds.tolist(), strict=True)
     flows = [Flow(rank, others, load, speed, mean, size=quotient.n) for rank, (others, load, speed) in enumerate(each)]
-    numbers = [flow.start() for flow in flows]
-    while flows[0].steps < max_steps:
-        numbers = [flow.step({other: numbers[other] for other in near[flow.rank]}) for flow in flows]
-        if max(flow.residual for flow in flows) <= TOLERANCE:
-            break
+    level_flows(flows, max_steps=max_steps)
     return flows

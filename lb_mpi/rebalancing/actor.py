@@ -10,7 +10,8 @@ Law.
 - Vertices are chosen in steps (`lb_mpi.rebalancing.pairs`), which are the same in any order of arrivals.
 - All ranks move, or none: a rank keeps its old part until the commit says that no rank has failed.  A rank that fails at any
   time takes part until then, with empty messages, so that nobody waits for it.
-- Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks (except with slabs).
+- Of ranks that are not its neighbours, a rank learns nothing but a few sums and maxima over all ranks, but with slabs, and
+  loads, speeds and neighbours of up to 16 ranks.
 - No move is committed that does not lower the time of the slowest rank, as all ranks expect it.  (A move for a lighter cut
   may leave it as it is; but then the cut is lighter.)
 - Slabs stay contiguous: each rank has one range of vertices, in the order of the ranks (`lb_mpi.rebalancing.slabs`).
@@ -44,7 +45,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.deciding import NOISE, GraphTotals, RankLoad, RebalanceDecision, Units
-from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
+from lb_mpi.rebalancing.flow import MAX_STEPS, Flow, level
 from lb_mpi.rebalancing.jobs import Build, Built, Pack, Repair
 from lb_mpi.rebalancing.messages import Links, RebalanceKind, RebalanceMessage, Steps, exchange, expected
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
@@ -52,6 +53,7 @@ from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.reduction import Reduction, reduce
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
+TOGETHER = 16  # ranks at most that tell each other their loads, speeds and neighbours, so that each computes all flows
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
 
 
@@ -155,8 +157,11 @@ class Rebalancing(Story[None]):
         load += sum(float(work) for _, _, work in hello.values()) - sum(stray.values())
         near = sorted(still_touching(self.part, repaired, self.rank) | apart)
         tolerance = FLOW_PART * imbalance
-        flow = Flow(self.rank, near, load, speed, mean_s, size=self.size, tolerance=tolerance)
-        yield from self._level(flow, links, tolerance)
+        if self.size <= TOGETHER:
+            flow = yield from self._level_together(near, load, mean_s, tolerance)
+        else:
+            flow = Flow(self.rank, near, load, speed, mean_s, size=self.size, tolerance=tolerance)
+            yield from self._level(flow, links, tolerance)
         speeds = {other: float(hello[other][1]) for other in flow.flows}
         self.links = Links(dict(flow.flows), speeds, speed, load, (1.0 + imbalance) * speed * mean_s)
         try:
@@ -196,6 +201,23 @@ class Rebalancing(Story[None]):
             ghosts = np.concatenate([*(received[other][1] for other in ranks), labels[:0]])
             apart = {other for other, (theirs, *_) in hello.items() if int(theirs) != component}
             return Owners(labels, ghosts), hello, apart
+
+    def _level_together(self, near: Sequence[int], load: float, mean_s: float, tolerance: float) -> Steps:
+        """Return this rank's flows: few ranks tell each other all that the flows depend on, and each computes them all.
+
+        An exchange with neighbours for each step of the flow would take most of the time of a move between hosts.
+        """
+        about = np.zeros((self.size, 3), dtype=np.int64)  # of each rank: load and speed as bits, neighbours as a mask
+        about[self.rank, :2] = np.array([load, self.mine.speed]).view(np.int64)
+        about[self.rank, 2] = sum(1 << other for other in near)
+        about = (yield from reduce(about.ravel())).sums.reshape(self.size, 3)
+        masks, flows = about[:, 2].tolist(), list[Flow]()
+        for rank, (work, speed) in enumerate(about[:, :2].copy().view(float).tolist()):
+            others = [other for other in range(self.size) if masks[rank] >> other & 1]
+            flows.append(Flow(rank, others, work, speed, mean_s, size=self.size, tolerance=tolerance))
+        level(flows, tolerance, MAX_STEPS)
+        self.outcome = self.outcome._replace(steps=flows[0].steps)
+        return flows[self.rank]
 
     def _level(self, flow: Flow, links: Sequence[int], tolerance: float) -> Steps:
         """Find the flows.

@@ -92,3 +92,18 @@ class Flow:
     @property
     def _excess(self) -> float:
         return max(self.time - self._threshold, 0.0)
+
+
+def level(flows: Sequence[Flow], tolerance: float = TOLERANCE, max_steps: int = MAX_STEPS) -> None:
+    """Let all ranks exchange their numbers in one process, until the largest residual is at most the tolerance.
+
+    It ends, too, if that stays the same in as many steps as there are ranks, which a change needs to reach them all.
+    """
+    numbers, stalled, last = [flow.start() for flow in flows], 0, math.inf
+    while True:
+        numbers = [flow.step({other: numbers[other] for other in flow.flows}) for flow in flows]
+        residual = max(flow.residual for flow in flows)
+        stalled = stalled + 1 if residual == last else 0
+        last = residual
+        if residual <= tolerance or flows[0].steps >= max_steps or stalled > len(flows):
+            return

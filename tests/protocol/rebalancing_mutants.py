@@ -34,6 +34,8 @@ MUTANTS = [
     (pairs, "_received", "        raise JobFailed\n", "        pass\n"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     (actor, "Rebalancing._level", "residual > tolerance and", "residual > 10.0 * tolerance and"),
+    (actor, "Rebalancing._level_together", "about[self.rank, 2] = sum(1 << other for other in near)", "about[self.rank, 2] = sum(1 << other for other in near[:1])"),
+    (actor, "Rebalancing._level_together", "[load, self.mine.speed]", "[load, 1.0]"),
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
     (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),

@@ -54,6 +54,7 @@ SMALL = {
 )
 def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(actor_module, "MAX_STEPS", 2)  # a flow of few steps: the orders matter here, not the balance
+    monkeypatch.setattr(actor_module, "TOGETHER", 0)  # with more states than if each rank computes all flows
     states, ends = Explored(SMALL[name]).explore(failures)
     assert states >= 3
     assert ends > 0
@@ -78,7 +79,9 @@ def drawn(seed: int, slabs: bool = False) -> tuple[Case, np.random.Generator]:
 def play_drawn(seed: int, slabs: bool, chance: float) -> int:
     """Play a drawn case under the law; return how many vertices have moved."""
     case, rng = drawn(seed, slabs)
-    actors = play(case, rng, chance=chance)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(actor_module, "TOGETHER", 16 * (seed % 3 > 0))
+        actors = play(case, rng, chance=chance)
     if not actors:
         return 0
     if actors[0].links is not None and case.graph.components()[0] == 1:
@@ -385,6 +388,19 @@ def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
     outcome = play(case, np.random.default_rng(0))[0].outcome
     assert outcome.decision.act
     assert outcome.steps < 100
+
+
+def test_few_ranks_compute_the_flows_that_they_would_find_by_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(mesh(20, 30), np.arange(600) // 100, np.ones(600), np.array([0.3, 1.0, 1.0, 0.5, 1.0, 1.0]))
+    found = []
+    for together in (5, 6):
+        monkeypatch.setattr(actor_module, "TOGETHER", together)
+        actors = play(case, np.random.default_rng(1))
+        case.check_flows(actors, 0.02)
+        found.append([list(actor.links.flows.values()) for actor in actors])
+        assert actors[0].outcome.moved
+    for flows, alone in zip(*found, strict=True):  # messages learn a few steps later that the flow is over
+        assert flows == pytest.approx(alone, abs=2.0)
 
 
 # --- mutants ---
