@@ -5,7 +5,6 @@ it, and the others on the numbers in LB_MPI_TEST_SIZES only.  Without that varia
 """
 
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -18,31 +17,31 @@ from lb_mpi.mpi.graph import distribute
 VARIABLE = "LB_MPI_TEST_SIZES"
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     config.addinivalue_line("markers", "every_size: what is tested depends on the number of ranks")
 
 
-def usual() -> bool:
+def usual():
     """Whether all selected tests run here."""
     sizes = os.environ.get(VARIABLE)
     return not sizes or MPI.COMM_WORLD.size in [int(size) for size in sizes.split(",")]
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+def pytest_ignore_collect(collection_path):
     """Not to import, on each of many ranks, a file that has no test for them."""
     if usual() or not collection_path.name.startswith("test_"):
         return None
     return "every_size" not in collection_path.read_text() or None
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup():
     """Forget the speeds of the ranks that another test has measured: what a test finds does not depend on it."""
     from lb_mpi.mpi.common.communicator import presence_of  # here: many ranks import it, one after the other
 
     presence_of(MPI.COMM_WORLD).speeds.forget()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config, items):
     if usual():
         return
     left_out = [item for item in items if item.get_closest_marker("every_size") is None]
@@ -51,25 +50,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def measured_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+def measured_quickly(monkeypatch):
     """`distribute` measures speeds that decide nothing here; `lb_mpi.measure` itself takes its time."""
     monkeypatch.setattr(distribute, "measure", partial(distribute.measure, round_s=0.02))
 
 
 @pytest.fixture
-def pool(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Pool]:
+def pool(request):
     """A pool of all ranks; with a parameter, its root: one that the other ranks serve, and then have passed the test."""
     with lb_mpi.Pool(MPI.COMM_WORLD, root=getattr(request, "param", None)) as pool:
         yield pool
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+def pytest_pyfunc_call(pyfuncitem):
     """Do not run a test on a rank that has run the tasks of the root's pool or executor."""
     return any(pyfuncitem.funcargs.get(name, name) is None for name in ("pool", "executor")) or None
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """One that all ranks see."""
     return Path(MPI.COMM_WORLD.bcast(str(tmp_path)))

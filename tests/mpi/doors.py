@@ -3,12 +3,7 @@
 And what tests of doors need: arguments of the root alone, and the errors of all ranks.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
 
 import numpy as np
 from mpi4py import MPI
@@ -20,14 +15,13 @@ from tests.mpi.sizes import RANK, SIZE
 from tests.pile import Pile
 
 ROWS = np.ones((4, 2))
-Opened = Callable[[MPI.Intracomm, Path], AbstractContextManager[Callable[[], object]]]
 
 
-def on_root(value: Any, root: int = 0) -> Any:
+def on_root(value, root=0):
     return value if MPI.COMM_WORLD.rank == root else None
 
 
-def raised_by_all(action: Callable[[], object]) -> list[str]:
+def raised_by_all(action):
     """The errors of all ranks, in words; each rank must have raised one."""
     words = "nothing"
     try:
@@ -39,43 +33,43 @@ def raised_by_all(action: Callable[[], object]) -> list[str]:
     return everyone
 
 
-def alone(call: Callable[[MPI.Intracomm, Path], object]) -> Opened:
+def alone(call):
     """A call that needs nothing before."""
 
     @contextmanager
-    def opened(comm: MPI.Intracomm, folder: Path) -> Iterator[Callable[[], object]]:
+    def opened(comm, folder):
         yield lambda: call(comm, folder)
 
     return opened
 
 
-def within(made: Callable[[MPI.Intracomm], Any], use: Callable[[Any], object]) -> Opened:
+def within(made, use):
     """A call of what was made before."""
 
     @contextmanager
-    def opened(comm: MPI.Intracomm, _folder: Path) -> Iterator[Callable[[], object]]:
+    def opened(comm, _folder):
         with made(comm) as one:
             yield lambda: use(one)
 
     return opened
 
 
-def plan(comm: MPI.Intracomm) -> lb_mpi.HaloPlan:
+def plan(comm):
     return lb_mpi.distribute(comm, on_root(parse(f"complete:{SIZE}")), parts=on_root(np.arange(SIZE)))
 
 
-def ask(asked: Any) -> None:
+def ask(asked):
     """The first answer needs no other rank, the second one does."""
     asked()
     asked()
 
 
-def leave(comm: MPI.Intracomm, _folder: Path) -> None:
+def leave(comm, _folder):
     with lb_mpi.asked_to_stop(comm):
         pass
 
 
-USES: dict[str, tuple[Callable[[MPI.Intracomm], Any], Callable[[Any], object]]] = {  # what is made before, and its use
+USES = {  # what is made before, and its use
     "Pool.map": (lb_mpi.Pool, lambda one: one.map(abs, 5)),
     "Pool.close": (lb_mpi.Pool, lambda one: one.close()),
     "Balancer.map_rows": (lb_mpi.Balancer, lambda one: one.map_rows(np.sqrt, ROWS)),
@@ -92,7 +86,7 @@ NAMES = {  # in warnings of a late rank, where it is not that of the door
     "Pool.map": "a map of lb_mpi.Pool", "Pool.close": "close of lb_mpi.Pool", "plan.close": "close of a plan",
     "plan.owners": "lb_mpi.HaloPlan.owners", "asked": "lb_mpi.asked_to_stop",
 }  # fmt: skip
-CALLS: dict[str, Callable[[MPI.Intracomm, Path], object]] = {  # of all ranks, which need nothing before
+CALLS = {  # of all ranks, which need nothing before
     "Pool": lambda comm, _: lb_mpi.Pool(comm).close(),
     "Balancer": lambda comm, _: lb_mpi.Balancer(comm).close(),
     "search": lambda comm, _: lb_mpi.search(comm, Pile(30)),
@@ -103,7 +97,7 @@ CALLS: dict[str, Callable[[MPI.Intracomm, Path], object]] = {  # of all ranks, w
     "load": lambda comm, folder: lb_mpi.load(comm, folder),
     "asked_to_stop": leave,
 }
-DOORS: dict[str, tuple[str, Opened]] = {  # the name in warnings of a late rank, and a call when all is made
+DOORS = {  # the name in warnings of a late rank, and a call when all is made
     **{door: (f"lb_mpi.{door}", alone(call)) for door, call in CALLS.items()},
     **{door: (NAMES.get(door, door if "plan" in door else f"lb_mpi.{door}"), within(*USES[door])) for door in USES},
 }

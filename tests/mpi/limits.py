@@ -2,11 +2,10 @@
 
 import contextlib
 import resource
-from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def largest_file(n_bytes: int, *, here: bool = True) -> Iterator[None]:
+def largest_file(n_bytes, *, here=True):
     """No file of this process gets larger than `n_bytes`; `here`: on this rank."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     if here:

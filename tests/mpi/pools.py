@@ -1,13 +1,8 @@
 """Pools that one rank calls: in a program, where the other ranks serve it, and in a script that rank 0 alone runs."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 from lb_mpi.mpi.common.collective import agree
 from lb_mpi.mpi.common.communicator import duplicate
@@ -18,7 +13,7 @@ from tests.mpi.sizes import COMM
 from_root = pytest.mark.parametrize("pool", [0], indirect=True)  # see the fixture
 
 
-def in_script(run: Callable[[], object], *, hosts: MPI.Intracomm | None = None) -> None:
+def in_script(run, *, hosts=None):
     """Call `run` on rank 0 as `python -m lb_mpi pool` does; what it raises, all raise.
 
     hosts : the ranks that pretend to be this rank's host.
@@ -26,20 +21,20 @@ def in_script(run: Callable[[], object], *, hosts: MPI.Intracomm | None = None) 
     agree(COMM, lambda: run_alone(PoolRanks(duplicate(COMM), 0, alone=True, host=hosts), run))
 
 
-def square(x: Any) -> Any:
+def square(x):
     return x * x
 
 
 WORK = np.zeros(2)
 
 
-def fill(k: int) -> np.ndarray:
+def fill(k):
     """Return the same array each time."""
     WORK[:] = k
     return WORK
 
 
-def fail_at(n: int, k: int) -> int:
+def fail_at(n, k):
     if k == n:
         raise ValueError(k)
     return k

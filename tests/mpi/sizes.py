@@ -1,9 +1,5 @@
 """The ranks of a test, and parameters of tests that need not all run on every number of ranks."""
 
-from __future__ import annotations
-
-from collections.abc import Collection, Iterable
-from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -14,7 +10,7 @@ LAST = SIZE - 1
 several = pytest.mark.skipif(SIZE == 1, reason="needs another rank")
 
 
-def parameters(values: Iterable[Any], *, every_size: Collection[Any]) -> list[Any]:
+def parameters(values, *, every_size):
     """Mark those in `every_size`; the others show nothing new where there are other numbers of ranks than the usual."""
     rows = [(value, value if isinstance(value, tuple) else (value,)) for value in values]
     return [pytest.param(*row, marks=[pytest.mark.every_size] * (value in every_size)) for value, row in rows]

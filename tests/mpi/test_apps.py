@@ -10,7 +10,6 @@ import re
 import sys
 import types
 from functools import partialmethod
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,7 +32,7 @@ SPEEDS = [0.8, 0.4, 0.2, 0.2]
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
-def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[int, str, str]:
+def run(app, monkeypatch, *arguments):
     """Run an app as the command line does; (exit code, stdout, stderr), the outputs as on rank 0."""
     monkeypatch.setattr(sys, "argv", ["app", *arguments])
     monkeypatch.setattr("lb_mpi.compiling.SHOWN_S", math.inf)  # where no kernels are in the cache
@@ -45,7 +44,7 @@ def run(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[
     return code, *COMM.bcast((out.getvalue(), err.getvalue()))
 
 
-def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dict[str, object]:
+def answer(app, monkeypatch, *arguments):
     code, out, err = run(app, monkeypatch, *arguments, "--json")
     assert (code, err) == (0, "")
     given = json.loads(out.splitlines()[-1])
@@ -55,7 +54,7 @@ def answer(app: object, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> dic
     return given
 
 
-def alone(app: Any, *arguments: str) -> dict[str, object]:
+def alone(app, *arguments):
     """Return what one rank finds."""
     command.compile_once(COMM, app.compile_kernels)
     return app.main(MPI.COMM_SELF, app.COMMAND.parser("app").parse_args(arguments))[0]
@@ -186,7 +185,7 @@ def test_particles_move_with_their_cells(monkeypatch):
 
 
 TOO_FAST, ONE_MORE = ",".join(["2"] * COMM.size), ",".join(["1"] * (COMM.size + 1))
-MISTAKES: list[tuple[Any, str, str]] = [
+MISTAKES = [
     (maze, "--dim 0", "dim = 0"), (maze, "--dim 2 --walled", "dim = 2"), (maze, "--dim 10000000", "MiB of shared memory"),
     (maze, "--free nan", "free = nan"), (maze, "--seed -1", "seed = -1"), (maze, "nosuch.txt", "nosuch.txt"),
     (maze, f"{PAPER} --walled", "--walled"), (maze, "--threshold -1", "threshold"), (maze, "--lockstep 0", "--lockstep = 0"),

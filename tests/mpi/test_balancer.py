@@ -5,8 +5,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,19 +23,19 @@ from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 SPEEDS = [0.8, 0.4, 0.2, 0.2]
 pytestmark = pytest.mark.mpi
 
-def slow_square(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def slow_square(rows):
     """Ten microseconds of CPU time a row on rank 0, more on the others (as on slower machines); row by row."""
     spin(10e-6 * len(rows) * (1 + RANK % 4))
     return np.sin(rows) * rows
 
 
 @pytest.fixture
-def balancer() -> Iterator[lb_mpi.Balancer]:
+def balancer():
     with lb_mpi.Balancer(COMM, when="always") as made:
         yield made
 
 
-def until_rows_move(balancer: lb_mpi.Balancer, call: Callable[[], object]) -> None:
+def until_rows_move(balancer, call):
     """Call until rows are lent: on a busy machine, which ranks share with others, decisions may be 64 calls apart."""
     moved = 0
     for _ in range(200):
@@ -47,7 +46,7 @@ def until_rows_move(balancer: lb_mpi.Balancer, call: Callable[[], object]) -> No
     assert (moved > 0) == (SIZE > 1)
 
 
-def numbers(n: int, *shape: int, seed: int = 0) -> NDArray[np.float64]:
+def numbers(n, *shape, seed=0):
     return np.random.default_rng(1000 * seed + RANK).standard_normal((n, *shape))
 
 
@@ -56,7 +55,7 @@ class Weather(NamedTuple):
     wet: NDArray[np.bool_]
 
 
-def filled(dtype: Any, *shape: int) -> NDArray[Any]:
+def filled(dtype, *shape):
     """200 rows, all different as far as the type allows."""
     rows = np.zeros((200, *shape), dtype)
     numbers = (np.arange(rows.size) + 1000 * RANK).reshape(rows.shape)
@@ -65,30 +64,30 @@ def filled(dtype: Any, *shape: int) -> NDArray[Any]:
     return rows
 
 
-def in_place(block: NDArray[Any]) -> NDArray[Any]:
+def in_place(block):
     for column in [block[name] for name in block.dtype.names] if block.dtype.names else [block]:
         if column.dtype.kind in "iufc":
             column *= column.dtype.type(2)
     return block
 
 
-def at_work(function: Callable[..., Any]) -> Callable[..., Any]:
+def at_work(function):
     """The function, which takes longer on ranks after the first, so that rows are lent."""
 
-    def working(block: Any, *more: Any, **options: Any) -> Any:
+    def working(block, *more, **options):
         spin(40e-6 * len(block[0] if isinstance(block, tuple | list) else block) * (1 + RANK % 4))
         return function(block, *more, **options)
 
     return working
 
 
-def columns_of(form: type) -> tuple[Any, ...]:
+def columns_of(form):
     arrays = [numbers(150, 4), np.arange(150, dtype=np.int16), numbers(150) > 0]
     return form(arrays), numbers(150, seed=1), numbers(150, 2, 2, seed=2).astype("f4")
 
 
-def of_several(form: type) -> Callable[..., Any]:
-    def function(block: Any, lat: Any, w: Any) -> Any:
+def of_several(form):
+    def function(block, lat, w):
         assert type(block) is form
         a, b, c = block
         return form([a * lat[:, None] + w.sum(axis=(1, 2))[:, None], b + np.int16(1), c ^ (lat > 0)])
@@ -96,7 +95,7 @@ def of_several(form: type) -> Callable[..., Any]:
     return function
 
 
-def powers(block: Any, factor: Any, w: Any, note: Any, *, power: int, table: Any = None) -> Any:
+def powers(block, factor, w, note, *, power, table=None):
     assert (note, table) == (None, {"a": [1]})
     return (factor * block * w[:, None]) ** power
 
@@ -104,7 +103,7 @@ def powers(block: Any, factor: Any, w: Any, note: Any, *, power: int, table: Any
 WORK, WEIGHTS, OPTIONS = np.empty((200, 3)), np.sin(np.arange(101)), {"power": 2, "table": {"a": [1]}}
 OF_LAST = numbers(120 if RANK == LAST else 0, 2)
 PARTICLE = np.dtype([("id", "i4"), ("x", "f8", (2,)), ("alive", "?")])
-FORMS: dict[str, tuple[tuple[Any, ...], Callable[..., Any], dict[str, Any]]] = {  # rows and more, the function, options
+FORMS = {  # rows and more, the function, options
     **{dtype: ((filled(dtype, 3),), in_place, {}) for dtype in ("f8", ">f4", "c8", "i1", "u2", "?", "M8[s]", "S5")},
     "records": ((filled(PARTICLE),), in_place, {}),
     "gaps between fields": ((filled(PARTICLE)[["alive", "id"]],), in_place, {}),
@@ -168,11 +167,11 @@ def test_results_that_differ_between_ranks_or_blocks(balancer):
     assert np.array_equal(balancer.map_rows(slow_square, rows), np.sin(rows) * rows)
 
 
-def pack(item: dict[str, int]) -> bytes:
+def pack(item):
     return json.dumps(item).encode()
 
 
-def grow(items: list[dict[str, int]]) -> list[dict[str, int]]:
+def grow(items):
     spin(20e-6 * len(items) * (1 + RANK % 4))
     return [{**item, "n": item["n"] + 1, "x" * (item["n"] % 3): 0} for item in items]
 

@@ -6,10 +6,9 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from lb_mpi.graph import Graph, Ints, mesh, parse
+from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.machine import Machine
 from lb_mpi.mpi.graph.distribute import METHODS, PARTITIONERS, allocation_of
-from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.partitioning.quality import mapping_cost
 from tests.mpi.doors import on_root, raised_by_all
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, parameters, several
@@ -18,7 +17,7 @@ EVEN = [1.0] * SIZE  # so that nothing is measured
 pytestmark = pytest.mark.mpi
 
 
-def weighted(n: int, n_edges: int, seed: int) -> Graph:
+def weighted(n, n_edges, seed):
     """A random graph with weights, some of its vertices alone."""
     rng = np.random.default_rng(seed)
     tails, heads = np.stack(np.triu_indices(n, 1))[:, rng.choice(n * (n - 1) // 2, n_edges, replace=False)]
@@ -26,7 +25,7 @@ def weighted(n: int, n_edges: int, seed: int) -> Graph:
     return Graph.from_edges(n, tails, heads, weights, work)
 
 
-def check(plan: HaloPlan, graph: Graph, parts: Ints | None = None) -> None:
+def check(plan, graph, parts=None):
     """The plan is a part of `graph`, and those of all ranks together are all of it."""
     owned = COMM.allgather(plan.vertices)
     np.testing.assert_array_equal(np.sort(np.concatenate(owned)), np.arange(graph.n))

@@ -1,8 +1,5 @@
 """Any shape of a graph will do at every door that is opened by all ranks, and what is none is refused alike."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,20 +7,20 @@ from mpi4py import MPI
 from scipy import sparse
 
 import lb_mpi
-from lb_mpi.graph import Graph, mesh
+from lb_mpi.graph import mesh
 from tests.mpi.doors import DOORS as ALL_DOORS
 from tests.mpi.sizes import COMM, RANK, SIZE
 
 pytestmark = pytest.mark.mpi
 
 
-def arranged(graph: Any) -> None:
+def arranged(graph):
     lb_mpi.reorder_ranks(COMM, graph, np.arange(1.0, SIZE + 1)).Free()
 
 
 LOADS = np.arange(1.0, 9.0)
 GRAPHS = {0: mesh(2, 4), 1: mesh(1, SIZE)}  # of anything, of the ranks
-DOORS: dict[str, tuple[int, Callable[[Any], Any]]] = {  # the graph that it needs, and a call with it
+DOORS = {  # the graph that it needs, and a call with it
     "Balancer": (1, lambda graph: lb_mpi.Balancer(COMM, graph=graph).close()),
     "reorder_ranks": (1, arranged),
     "distribute": (0, lambda graph: lb_mpi.distribute(COMM, graph, method="block").close()),
@@ -35,7 +32,7 @@ DOORS: dict[str, tuple[int, Callable[[Any], Any]]] = {  # the graph that it need
 }
 
 
-def shapes(graph: Graph, folder: Path) -> dict[str, Any]:
+def shapes(graph, folder):
     """A mesh in every shape in which a graph can be given; the files are in a folder that all ranks see."""
     lists = [[int(j) + 1 for j in graph.neighbours(k)] for k in range(graph.n)]
     if RANK == 0:
@@ -61,7 +58,7 @@ def shapes(graph: Graph, folder: Path) -> dict[str, Any]:
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize("door", DOORS)
-def test_any_shape_of_a_graph(door: str, folder: Path) -> None:
+def test_any_shape_of_a_graph(door, folder):
     of, call = DOORS[door]
     expected = call(GRAPHS[of])
     for shape, graph in shapes(GRAPHS[of], folder).items():
@@ -76,7 +73,7 @@ def test_any_shape_of_a_graph(door: str, folder: Path) -> None:
             call(wrong if RANK == 0 or door not in ("Balancer", "reorder_ranks", "distribute") else GRAPHS[of])
 
 
-def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
+def test_what_a_door_returns_shows_its_rank_and_its_state():
     place = f"rank {RANK} of {SIZE}"
     with lb_mpi.Pool(COMM) as pool:
         assert repr(pool) == f"<lb_mpi.Pool: {place}, open>"
@@ -95,7 +92,7 @@ def test_what_a_door_returns_shows_its_rank_and_its_state() -> None:
 
 
 @pytest.mark.parametrize("door", ALL_DOORS)
-def test_traffic_of_the_caller_is_not_disturbed(door: str, tmp_path: Path) -> None:
+def test_traffic_of_the_caller_is_not_disturbed(door, tmp_path):
     request = COMM.Irecv(received := np.zeros(1), MPI.ANY_SOURCE, MPI.ANY_TAG)
     with ALL_DOORS[door][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
         call()
@@ -111,7 +108,7 @@ class Metres(np.ndarray):
     """An array with a unit."""
 
 
-ARRAY_DOORS: dict[str, Callable[[Any, Path], Any]] = {
+ARRAY_DOORS = {
     "items": lambda array, _: in_a(lb_mpi.Pool(COMM), lambda pool: pool.map(np.copy, array)),
     "rows": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(np.copy, array)),
     "rows[0]": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.migrate((array, np.copy(array)))[0]),
@@ -124,17 +121,17 @@ ARRAY_DOORS: dict[str, Callable[[Any, Path], Any]] = {
 }
 
 
-def ring() -> Any:
+def ring():
     return lb_mpi.distribute(COMM, f"ring:{4 * SIZE}", method="block")
 
 
-def in_a(door: Any, call: Callable[[Any], Any]) -> Any:
+def in_a(door, call):
     with door:
         return call(door)
 
 
 @pytest.mark.parametrize("name", ARRAY_DOORS)
-def test_arrays_that_know_more_are_refused_by_one_rule_and_files_in_memory_are_not(name: str, tmp_path: Path) -> None:
+def test_arrays_that_know_more_are_refused_by_one_rule_and_files_in_memory_are_not(name, tmp_path):
     """A unit, a mask or an index is never lost without a word."""
     door, folder = ARRAY_DOORS[name], COMM.bcast(tmp_path) / "saves"
     for kind, instead in ((Metres, f"np.asarray({name})"), (np.ma.MaskedArray, f"{name}.filled(0.0)")):
@@ -142,7 +139,7 @@ def test_arrays_that_know_more_are_refused_by_one_rule_and_files_in_memory_are_n
             door(np.arange(4.0).view(kind), folder)
         expected = f"{name} of type {kind.__name__}: expected a numpy array (no subclass, such as {instead})"
         assert expected in str(caught.value)
-    mapped: Any = np.memmap(tmp_path / "rows", mode="w+", shape=(4, 2))
+    mapped = np.memmap(tmp_path / "rows", mode="w+", shape=(4, 2))
     mapped[:] = np.arange(8.0).reshape(4, 2) + RANK
     found = door(mapped, folder)
     if found is not None:

@@ -14,7 +14,7 @@ from lb_mpi.__main__ import main
 from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
-from lb_mpi.graph import Graph, mesh, most_square_mesh, parse
+from lb_mpi.graph import mesh, most_square_mesh, parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 from tests.mpi.test_apps import run
@@ -22,7 +22,7 @@ from tests.mpi.test_apps import run
 pytestmark = pytest.mark.mpi
 
 
-def graphs() -> list[Graph]:
+def graphs():
     return [mesh(*most_square_mesh(SIZE)), parse(f"ring:{SIZE}"), parse(f"complete:{SIZE}"), mesh(1, SIZE)]
 
 

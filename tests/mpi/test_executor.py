@@ -15,10 +15,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, wait
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -35,11 +32,11 @@ from tests.mpi.sizes import COMM, SIZE, several
 
 WORKERS = max(1, SIZE - 1)  # where the root does not work
 pytestmark = pytest.mark.mpi
-initialized: list[int] = []
+initialized = []
 
 
 @pytest.fixture
-def executor(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Executor | None]:
+def executor(request):
     """An executor that all ranks make, with the options of the parameter."""
     with lb_mpi.Executor(COMM, **getattr(request, "param", {})) as executor:
         assert (executor is None) == (COMM.rank != 0)
@@ -47,10 +44,10 @@ def executor(request: pytest.FixtureRequest) -> Iterator[lb_mpi.Executor | None]
     assert [one.name for one in threading.enumerate() if one.name.startswith("lb_mpi")] == []
 
 
-def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
+def on_root(use, **options):
     """Call `use` on the root, with an executor that all ranks make; what it raises, all raise."""
 
-    def run() -> None:
+    def run():
         with lb_mpi.Executor(COMM, **options) as executor:
             if executor is not None:
                 use(executor)
@@ -58,7 +55,7 @@ def on_root(use: Callable[[lb_mpi.Executor], Any], **options: Any) -> None:
     agree(COMM, run)
 
 
-def slow_rank(_: object = None) -> int:
+def slow_rank(_=None):
     time.sleep(0.05)
     return COMM.rank
 
@@ -66,30 +63,30 @@ def slow_rank(_: object = None) -> int:
 class Unsendable(Exception):
     """Can be pickled, but not read again."""
 
-    def __init__(self, a: int, b: int) -> None:
+    def __init__(self, a, b):
         super().__init__("nine")
 
 
-def interrupt() -> None:
+def interrupt():
     raise KeyboardInterrupt
 
 
 class Interrupting:
     """Can be pickled, but raises KeyboardInterrupt when it is read."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return interrupt, ()
 
 
 class Mute(Exception):
-    def __str__(self) -> str:
+    def __str__(self):
         raise RuntimeError("no words")
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 0
 
 
-def fail(how: str) -> None:
+def fail(how):
     if how == "value":
         raise ValueError(how)  # on purpose
     if how == "exit":
@@ -97,12 +94,12 @@ def fail(how: str) -> None:
     raise Unsendable(1, 2) if how == "unread" else Mute()
 
 
-def remember(number: int) -> object:
+def remember(number):
     initialized.append(number)
     return threading.Lock()  # as that of threadpoolctl, it can't be pickled
 
 
-def recall(_: object) -> tuple[int, list[int]]:
+def recall(_):
     time.sleep(0.01)
     return COMM.rank, initialized
 
@@ -180,7 +177,7 @@ def test_a_future_as_an_argument_is_an_error_that_says_what_to_pass(executor):
     assert executor.submit(abs, one.result()).result() == 1
 
 
-def late(k: int) -> int:
+def late(k):
     time.sleep(0.002 * (k % 3))
     return k
 
@@ -231,7 +228,7 @@ def test_callbacks_may_submit(executor):
 
 def test_no_thread_starts_while_the_lock_is_held(monkeypatch):
     """A thread that starts may collect garbage, and finalize another executor, which needs the lock: both hung for ever."""
-    held, begin = list[bool](), dispatcher.OwnTasks.begin
+    held, begin = [], dispatcher.OwnTasks.begin
 
     def checked(own):
         held.append(arrays.LOCK._is_owned())
@@ -243,7 +240,7 @@ def test_no_thread_starts_while_the_lock_is_held(monkeypatch):
 
 
 def test_the_error_of_a_task_that_needs_the_main_thread_names_root_works():
-    task, outcomes = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), list[Any]()
+    task, outcomes = pickle.dumps((signal.signal, (signal.SIGUSR1, signal.SIG_IGN), {})), []
     thread = threading.Thread(target=lambda: outcomes.append(running._run_submitted(0, task)))
     thread.start()
     thread.join()
@@ -274,12 +271,12 @@ def test_cancel_and_shutdown(executor):
             call()
 
 
-def fork(_: object) -> tuple[str, int]:
+def fork(_):
     child = os.fork()
     return ("parent", os.waitpid(child, 0)[1]) if child else ("child", 0)
 
 
-def counted_fork(path: Path, k: int) -> tuple[str, int]:
+def counted_fork(path, k):
     with path.open("ab") as file:
         file.write(b".")
     if k < 0:
@@ -297,7 +294,7 @@ def test_a_child_that_a_task_has_forked_does_not_go_on_as_a_rank(tmp_path):
         assert [*executor.map(calls, range(n), chunksize=n)] == [("parent", 256)] * n
 
     on_root(use)
-    found = list[Any]()
+    found = []
     with lb_mpi.Pool(COMM) as pool:
         assert pool.map(calls, n, chunksize=n, callback=lambda one: found.append(fork(one))) == (
             [("parent", 256)] * n if COMM.rank == 0 else None
@@ -333,16 +330,16 @@ def test_maps(executor, monkeypatch):
 class Heavy:
     """A model that changes itself in each call."""
 
-    def __init__(self, data: np.ndarray) -> None:
+    def __init__(self, data):
         self.data, self.n_calls, self.blob = data, 0, b""
 
-    def call(self, same: np.ndarray, k: int) -> tuple[bool, bool, float, int]:
+    def call(self, same, k):
         self.n_calls += 1
         if self.data.flags.writeable:
             self.data[0, 0] += 1.0
         return same is self.data, self.data.flags.f_contiguous, float(self.data.sum()) + k, self.n_calls
 
-    def counts(self, k: int) -> int:
+    def counts(self, k):
         return k
 
 
@@ -404,7 +401,7 @@ def test_large_arrays_of_a_pools_tasks_are_freed_before_a_map():
     in_script(run, hosts=MPI.COMM_SELF)
 
 
-def files(_: int) -> int:
+def files(_):
     time.sleep(0.001)
     return len(arrays._kept) + len(arrays._paths)
 
@@ -464,7 +461,7 @@ def test_an_error_in_the_thread_that_runs_the_roots_tasks_breaks_the_executor(mo
 
 @several
 def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monkeypatch):
-    began = list[list[float]]()
+    began = []
 
     class Noted(Scheduler):
         def __init__(self, size, root, knowledge):
@@ -482,7 +479,7 @@ def test_an_executor_begins_with_the_speeds_that_the_one_before_has_learned(monk
     in_script(script)
 
 
-def await_file(path: str) -> bool:
+def await_file(path):
     while not os.path.exists(path):
         time.sleep(0.01)
     return True
@@ -527,11 +524,11 @@ def test_a_rank_that_runs_tasks_submits_none():
 class Frozen(Exception):
     where: float
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return Frozen, (self.where,)
 
 
-def freeze(k: int) -> None:
+def freeze(k):
     raise Frozen(k)
 
 

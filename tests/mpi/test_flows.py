@@ -1,10 +1,8 @@
 """From loads to a plan that all ranks know; what goes wrong on the root alone is an error on all."""
 
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.balancing import transfers
@@ -13,7 +11,7 @@ from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.transfers import Plan, plan
 from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.graph import Floats, Graph, parse
+from lb_mpi.graph import parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.rows.plans import plan_together
@@ -26,24 +24,24 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture
-def own() -> Iterator[MPI.Intracomm]:
+def own():
     """A communicator of our own."""
     made = duplicate(COMM)
     yield made
     presence_of(made).close()
 
 
-def planner(comm: MPI.Intracomm, graph: Graph) -> RootPlanner:
+def planner(comm, graph):
     knowledge = Knowledge(comm.rank, range(comm.size), graph.neighbours(comm.rank).tolist())
     return RootPlanner(knowledge, graph, Trigger(tolerance=1e-3))
 
 
-def make_plan(comm: MPI.Intracomm, made: RootPlanner, load: float, speeds: Floats) -> tuple[Plan, int]:
+def make_plan(comm, made, load, speeds):
     made._tick_rate = float(speeds[RANK])
     return plan_together(presence_of(comm), made, made.plan(load))
 
 
-def columns(of: Plan) -> list[list[float]]:
+def columns(of):
     return [column.tolist() for column in (of.sources, of.destinations, of.amounts, of.margins, of.shares, of.seconds)]
 
 

@@ -7,9 +7,6 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -41,10 +38,10 @@ pytestmark = pytest.mark.mpi
 class Endless:
     """The user's code on rank 0 that doesn't end by itself, and in which Ctrl-C comes."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.began = self.raised = False
 
-    def __call__(self) -> None:
+    def __call__(self):
         if RANK or self.began:
             return
         self.began = True
@@ -60,52 +57,50 @@ class Endless:
 class Answer:
     """A result of a task whose pickling or unpickling, by `kind`, is the user's code."""
 
-    endless: Endless
-
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind):
         self.kind = kind
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         if self.kind == "dumping":
             self.endless()
         return answer, (self.kind,)
 
 
-def answer(kind: str) -> Answer:
+def answer(kind):
     if kind == "loading":
         Answer.endless()
     return Answer(kind)
 
 
-def task(endless: Endless, kind: str) -> None:
+def task(endless, kind):
     Answer.endless = endless
 
-    def compute(item: int) -> int | Answer:
+    def compute(item):
         COMM.Barrier()  # each rank runs one task
         if kind == "task":
             endless()
         return Answer(kind) if kind in ("dumping", "loading") else item
 
-    def call(_: object, *__: object) -> None:
+    def call(_, *__):
         endless()
 
-    options: dict[str, Any] = {kind: call} if kind in ("callback", "progress") else {}
+    options = {kind: call} if kind in ("callback", "progress") else {}
     with lb_mpi.Pool(COMM) as pool:
         pool.map(compute, SIZE, chunksize=1, **options)
 
 
-def rows(endless: Endless, kind: str) -> None:
-    def pack(item: bytes) -> bytes:
+def rows(endless, kind):
+    def pack(item):
         if kind == "pack":
             endless()
         return item
 
-    def unpack(item: bytes) -> bytes:
+    def unpack(item):
         if kind == "unpack":
             endless()
         return item
 
-    def compute(items: list[bytes]) -> list[bytes]:
+    def compute(items):
         if kind == "function":
             endless()
         time.sleep(2e-3 * len(items))
@@ -120,10 +115,10 @@ def rows(endless: Endless, kind: str) -> None:
 class Value:
     """A result whose pickling is the user's code, too."""
 
-    def __init__(self, endless: Endless, kind: str) -> None:
+    def __init__(self, endless, kind):
         self.endless, self.kind = endless, kind
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         if self.kind == "pickling":
             self.endless()
         return int, (0,)
@@ -132,26 +127,26 @@ class Value:
 class Calling(Pile):
     """A problem whose method `kind` is such code."""
 
-    def __init__(self, endless: Endless, kind: str) -> None:
+    def __init__(self, endless, kind):
         super().__init__(2**15)
         self.endless, self.kind = endless, kind
 
-    def on_call(self, method: str) -> None:
+    def on_call(self, method):
         if method == self.kind:
             self.endless()
 
-    def work(self, units: int) -> int:
+    def work(self, units):
         if self.kind == "split" and RANK == 0 and not self.endless.began and len(self.items) > 1:
             time.sleep(1e-3)
             return 0
         return super().work(units)
 
-    def result(self) -> Any:
+    def result(self):
         super().result()
         return Value(self.endless, self.kind)
 
 
-def search(endless: Endless, kind: str) -> None:
+def search(endless, kind):
     lb_mpi.search(COMM, Calling(endless, kind))
 
 
@@ -164,9 +159,7 @@ OF_SEVERAL = ("pack", "unpack", "split", "merge")  # on one rank, they are not c
 
 
 @pytest.mark.parametrize(("door", "kind"), CASES, ids=[kind for _, kind in CASES])
-def test_control_c_is_raised_at_once_in_the_users_code(
-    monkeypatch: pytest.MonkeyPatch, door: Callable[[Endless, str], None], kind: str
-) -> None:
+def test_control_c_is_raised_at_once_in_the_users_code(monkeypatch, door, kind):
     if SIZE == 1 and kind in OF_SEVERAL:
         pytest.skip("needs several ranks")
     monkeypatch.setattr(maps, "REPORT_S", 0.0)  # so that progress is also reported before the end
@@ -189,7 +182,7 @@ def test_control_c_is_raised_at_once_in_the_users_code(
 class Press:
     """Ctrl-C at event `at` of this rank: the begin or end of a wait, messages in a turn, a send; then it hears late."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.n, self.at, self.deaf = 0, 0, 0
         monkeypatch.setattr(communicator, "QUICK_S", 0.0)
         monkeypatch.setattr(communicator, "PATIENCE_S", 0.0)
@@ -201,25 +194,25 @@ class Press:
         wait, reduced = Presence.wait, Reducing.done
         monkeypatch.setattr(Reducing, "done", lambda one: not self._is_deaf() and reduced(one))
 
-        def deferred(presence: Presence, done: Callable[[], bool], *args: Any, **options: Any) -> None:
+        def deferred(presence, done, *args, **options):
             wait(presence, lambda: not self._is_deaf() and done(), *args, **options)
 
         monkeypatch.setattr(Presence, "wait", deferred)
 
-    def _event(self) -> None:
+    def _event(self):
         self.n += 1
         if self.n == self.at:
             self.deaf = 3 * communicator.POLLS
             signal.raise_signal(signal.SIGINT)
 
-    def _is_deaf(self) -> bool:
+    def _is_deaf(self):
         self.deaf -= self.deaf > 0
         return self.deaf > 0
 
-    def _count(self, monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> None:
+    def _count(self, monkeypatch, kind, name):
         plain = getattr(kind, name)
 
-        def counted(*args: Any, **options: Any) -> Any:
+        def counted(*args, **options):
             self._event()
             found = plain(*args, **options)
             self._event()
@@ -234,15 +227,15 @@ OLD = [f"{RANK}.{k}" for k in range(0 if RANK else 6 * SIZE)]  # rows of all are
 class Handing:
     """A call that hands over: after it all ranks have the new state, or all have the old one."""
 
-    door: Any = None
+    door = None
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         with contextlib.suppress(lb_mpi.Error):
             if self.door is not None:
                 self.door.close()
@@ -251,15 +244,15 @@ class Handing:
 class Migrating(Handing):
     order, off = "appended", 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self.door, self.rows = lb_mpi.Balancer(COMM, when="always"), OLD
         return self
 
-    def call(self) -> None:
+    def call(self):
         costs = np.ones(len(self.rows))
         self.rows = self.door.migrate(self.rows, costs=costs, order=self.order, pack=str.encode, unpack=bytes.decode)
 
-    def check(self, *, returned: bool) -> None:
+    def check(self, *, returned):
         assert sorted(itertools.chain(*COMM.allgather(self.rows))) == sorted(COMM.bcast(OLD))
         assert (abs(len(self.rows) - 6) <= self.off) if returned else (self.rows == OLD)
 
@@ -271,17 +264,17 @@ class Keeping(Migrating):
 class Rebalancing(Handing):
     method = "block"
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self.door = lb_mpi.distribute(COMM, f"mesh:8x{8 * SIZE}", method=self.method, speeds=np.ones(SIZE))
         self.values, self.before, speeds = self.door.vertices, self.door.vertices, np.resize([1.0, 0.25], SIZE)
         for _ in range(3):
             self.door._balance._speeds.add(float(speeds[RANK]))
         return self
 
-    def call(self) -> None:
+    def call(self):
         (self.values,) = self.door.rebalance(self.values, when="always")
 
-    def check(self, *, returned: bool) -> None:
+    def check(self, *, returned):
         assert np.array_equal(self.values, self.door.vertices)
         owned = np.concatenate(COMM.allgather(self.values))
         assert np.array_equal(np.sort(owned), np.arange(64 * SIZE))
@@ -295,14 +288,14 @@ class Slabs(Rebalancing):
 
 
 class Saves(Handing):
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self.step = 1 + (lb_mpi.load(COMM, self.folder) or (0, {}))[0]
         return self
 
-    def call(self) -> None:
+    def call(self):
         lb_mpi.save(COMM, self.folder, self.step, x=np.full(RANK + 1, self.step))
 
-    def check(self, *, returned: bool) -> None:
+    def check(self, *, returned):
         step, arrays = lb_mpi.load(COMM, self.folder) or (0, {})
         assert step == self.step - (not returned)
         assert set(arrays.get("x", [step])) == {step}
@@ -311,37 +304,37 @@ class Saves(Handing):
 class Values(Handing):
     """A call that returns the same value on all ranks."""
 
-    expected: Any = 2**15 - 1
-    value: Any = None
+    expected = 2**15 - 1
+    value = None
 
-    def call(self) -> None:
+    def call(self):
         self.value = lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda n: [2 * n, 2 * n + 1] if n < 2**14 else [])).value
 
-    def check(self, *, returned: bool) -> None:
+    def check(self, *, returned):
         assert self.value == (self.expected if returned else None)
 
 
 class Loads(Values):
     expected = 0
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         if not list(self.folder.glob("save*")):
             COMM.Barrier()
             lb_mpi.save(COMM, self.folder, 3, x=np.arange(10))
         return self
 
-    def call(self) -> None:
+    def call(self):
         self.value = int((lb_mpi.load(COMM, self.folder) or (0, {"x": [1]}))[1]["x"][0]) * (RANK == 0)
 
 
 class Maps(Values):
     expected = tuple((k, bytes(4000)) for k in range(40))  # more than an order holds
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self.door = lb_mpi.Pool(COMM)
         return self
 
-    def call(self) -> None:
+    def call(self):
         self.value = tuple(self.door.map(lambda k: (k, bytes(4000)), 40, to="all", chunksize=1))
 
 
@@ -352,10 +345,10 @@ STEADY = [Migrating, Keeping, Slabs, Saves, Loads]  # as many events in each cal
 class Trial:
     """One call, interrupted at one of its last events; all ranks have the same outcomes."""
 
-    def __init__(self, press: Press, one: Handing, at: int) -> None:
+    def __init__(self, press, one, at):
         lb_mpi.Pool(COMM).close()  # in the first call on a communicator, ranks can't tell each other
         press.n, press.at = 0, at
-        self.error: BaseException | None = None
+        self.error = None
         try:
             one.call()
         except (KeyboardInterrupt, lb_mpi.Error) as caught:
@@ -368,7 +361,7 @@ class Trial:
             lb_mpi.Pool(MPI.COMM_SELF).close()
 
 
-def events(press: Press, door: type[Handing], folder: Path) -> list[int]:
+def events(press, door, folder):
     """Return how many events each rank has in a call, at least: where ranks wait for cores, messages come in more turns."""
     counts = []
     for _ in range(3):
@@ -381,11 +374,9 @@ def events(press: Press, door: type[Handing], folder: Path) -> list[int]:
 
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")  # of a save that was interrupted
 @pytest.mark.parametrize("door", HANDING)
-def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: type[Handing]
-) -> None:
+def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(monkeypatch, tmp_path, door):
     folder = COMM.bcast(tmp_path)
-    press, ended = Press(monkeypatch), list[bool]()
+    press, ended = Press(monkeypatch), []
     n_events = events(press, door, folder)
     assert min(n_events) > 2
     for back in range(LAST_EVENTS):
@@ -401,7 +392,7 @@ def test_ctrl_c_at_each_of_the_last_events_changes_all_ranks_or_none(
         assert {*ended} == {False, True}
 
 
-def released_at_once(one: waiting.Interrupts, installed: bool, *, failed: bool, last: bool = False) -> None:
+def released_at_once(one, installed, *, failed, last=False):
     """Raise Ctrl-C at the end of the call that it came too late to stop."""
     RELEASE(one, installed, failed=failed, last=True)
 
@@ -412,9 +403,7 @@ RELEASE = waiting.Interrupts.release
 @several
 @pytest.mark.filterwarnings("ignore:.*incomplete, without a manifest")
 @pytest.mark.parametrize("door", [Migrating, Saves])
-def test_a_call_that_ends_well_on_some_ranks_only_is_caught(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, door: type[Handing]
-) -> None:
+def test_a_call_that_ends_well_on_some_ranks_only_is_caught(monkeypatch, tmp_path, door):
     folder = COMM.bcast(tmp_path)
     press = Press(monkeypatch)
     n_events = events(press, door, folder)
@@ -427,7 +416,7 @@ def test_a_call_that_ends_well_on_some_ranks_only_is_caught(
     raise AssertionError("no event at which one rank raises, and another one returns")
 
 
-def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_ctrl_c_is_raised_once(monkeypatch):
     """It waits after a call; a second one, in the user's code, counts as the same."""
     reduced = migrating._reduce
 
@@ -450,7 +439,7 @@ def test_one_ctrl_c_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_results_still_arrive_after_a_ctrl_c_while_the_first_ones_are_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_still_arrive_after_a_ctrl_c_while_the_first_ones_are_allocated(monkeypatch):
     """A rank that is interrupted in its function takes part until the end; it failed in another way instead."""
     rows = Rows(np.ones((3, 2)), ())
     results, others = Results(rows, np.copy), Results(rows, np.copy)
@@ -462,13 +451,13 @@ def test_results_still_arrive_after_a_ctrl_c_while_the_first_ones_are_allocated(
     results.receive(slice(0, 3), parcel)
 
 
-def test_a_forked_child_takes_our_handlers_back() -> None:
+def test_a_forked_child_takes_our_handlers_back():
     """multiprocessing ends its workers by SIGTERM, and waits until they have died."""
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM]
     # The program's: that of SIGUSR1 may have been ours since an earlier test.
     before = [(handlers._replaced.get(number) or [signal.getsignal(number)])[0] for number in numbers]
 
-    def forked() -> int:
+    def forked():
         if (child := os.fork()) == 0:
             os._exit(int([signal.getsignal(number) for number in numbers] != before))
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,9 +1,5 @@
 """The joblib backend on real ranks: results as in sequence, arrays once per host and freed, nested calls, exceptions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,26 +18,26 @@ import lb_mpi.joblib  # noqa: E402
 pytestmark = pytest.mark.mpi
 
 
-def in_script(run: Callable[[], None], *, hosts: MPI.Intracomm | None = None) -> None:
+def in_script(run, *, hosts=None):
     pools.in_script(run, hosts=hosts)
     assert (arrays._kept, arrays._mapped, arrays._paths) == ({}, {}, {})
 
 
-def total(x: np.ndarray, k: int) -> tuple[int, bool, float]:
+def total(x, k):
     return COMM.rank, x.flags.writeable, float(x.sum()) + k
 
 
-def shape(x: np.ndarray) -> tuple[Any, ...]:
+def shape(x):
     return x.shape, str(x.dtype), x.flags.c_contiguous, x.flags.writeable, x.tobytes()
 
 
-def fail(k: int) -> int:
+def fail(k):
     if k == 7:
         raise ZeroDivisionError("seven")
     return k
 
 
-def nested(k: int) -> list[int]:
+def nested(k):
     assert SIZE == 1 or isinstance(joblib.parallel.get_active_backend()[0], joblib.parallel.SequentialBackend)
     return joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(k))
 
@@ -87,7 +83,7 @@ def test_arrays_of_all_kinds():
     in_script(run)
 
 
-def kept(_: object) -> tuple[int, int]:
+def kept(_):
     return len(arrays._kept), len(arrays._mapped)
 
 
@@ -171,7 +167,7 @@ def test_in_place_of_the_processes_of_joblib(monkeypatch):
     in_script(run)
 
 
-def write(x: np.ndarray, k: int) -> None:
+def write(x, k):
     x[k] = k + 1.0
     x.flush()
 
@@ -193,17 +189,17 @@ def test_tasks_write_to_the_file_that_an_argument_maps(tmp_path):
     in_script(run)
 
 
-def begin(number: int) -> None:
+def begin(number):
     begun.append(number)
 
 
-def find(k: int) -> tuple[int, ...]:
+def find(k):
     with joblib.parallel_config("lb_mpi", n_jobs=2):
         assert joblib.Parallel()(joblib.delayed(abs)(-n) for n in range(3)) == [0, 1, 2]
     return tuple(begun)
 
 
-begun = list[int]()
+begun = []
 
 
 @pytest.mark.one_mpi

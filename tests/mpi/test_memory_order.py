@@ -1,10 +1,5 @@
 """Rows have the same order in memory on every rank and on every way, so their sums have the same bits wherever they live."""
 
-from __future__ import annotations
-
-import types
-from collections.abc import Callable, Iterable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +12,7 @@ from lb_mpi.mpi.pool import messages
 from lb_mpi.mpi.rows import migrating
 from lb_mpi.mpi.rows import rows as rows_module
 from lb_mpi.mpi.save import save
-from tests.arrays import Drawn, draw, draw_counts
+from tests.arrays import draw, draw_counts
 from tests.mpi.doors import on_root
 from tests.mpi.sizes import COMM, RANK, SIZE, several
 from tests.protocol.mutate import mutated
@@ -26,13 +21,13 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 CASES = 8
 
 
-def starts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def starts(counts):
     """This rank's numbers, and the owner of each row."""
     end = sum(counts[: RANK + 1])
     return np.arange(end - counts[RANK], end), np.repeat(np.arange(SIZE), counts)
 
 
-def migrated(drawn: Drawn, counts: list[int], order: str) -> str:
+def migrated(drawn, counts, order):
     numbers, _ = starts(counts)
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         costs = np.full(len(numbers), 1.0 + RANK)
@@ -40,7 +35,7 @@ def migrated(drawn: Drawn, counts: list[int], order: str) -> str:
         return drawn.wrong(rows, new) if balancer.last is not None and balancer.last.acted else ""
 
 
-def mapped(drawn: Drawn, counts: list[int]) -> str:
+def mapped(drawn, counts):
     numbers, _ = starts(counts)
     wrong = False
     with lb_mpi.Balancer(COMM, when="always", emulated_speed=1.0 / (1 + RANK)) as balancer:
@@ -55,13 +50,13 @@ def mapped(drawn: Drawn, counts: list[int]) -> str:
     return f"{drawn}: results whose axes have another order than those of the rows" if plain and len(orders) > 1 else ""
 
 
-def checked(drawn: Drawn, block: np.ndarray) -> np.ndarray:
+def checked(drawn, block):
     """For each row, whether the block differs from its rows in the order in memory."""
     same = columns.order_of(block) == columns.order_of(drawn.rows(np.arange(len(drawn.values))))
     return np.full(len(block), len(block) > 1 and not same)
 
 
-def exchanged(drawn: Drawn, counts: list[int]) -> str:
+def exchanged(drawn, counts):
     numbers, parts = starts(counts)
     graph = parse(f"complete:{len(parts)}") if len(parts) < 20 else Graph.from_edges(len(parts), [0], [len(parts) - 1])
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(parts)) as plan:
@@ -70,10 +65,10 @@ def exchanged(drawn: Drawn, counts: list[int]) -> str:
     return drawn.wrong(around, np.concatenate([plan.vertices, plan.ghosts]), numbers_in_order=False)
 
 
-def rebalanced(drawn: Drawn, counts: list[int]) -> str:
+def rebalanced(drawn, counts):
     numbers, parts = starts(counts)
     with lb_mpi.distribute(COMM, on_root(parse(f"mesh:1x{len(parts)}")), parts=on_root(parts)) as plan:
-        rows: np.ndarray = drawn.rows(numbers)
+        rows = drawn.rows(numbers)
         for _ in range(4):
             (rows,) = plan.rebalance(rows, costs=np.ones(len(rows)), when="always")
             if plan.last is not None and plan.last.acted:
@@ -81,7 +76,7 @@ def rebalanced(drawn: Drawn, counts: list[int]) -> str:
         return drawn.wrong(rows, plan.vertices) if not np.array_equal(plan.vertices, numbers) else ""
 
 
-def saved(drawn: Drawn, counts: list[int], folder: Path, *, index: bool) -> str:
+def saved(drawn, counts, folder, *, index):
     numbers, _ = starts(counts)
     place = numbers if index else None
     lb_mpi.save(COMM, folder, 1, index=place, rows=drawn.rows(numbers))
@@ -91,7 +86,7 @@ def saved(drawn: Drawn, counts: list[int], folder: Path, *, index: bool) -> str:
     return drawn.wrong(found[1]["rows"], numbers if index else np.arange(n)[ends[RANK - 1] if RANK else 0 : ends[RANK]])
 
 
-def pooled(drawn: Drawn) -> str:
+def pooled(drawn):
     """Of the whole array as an item, alone and within a result, and of its rows as items."""
     numbers = np.arange(len(drawn.values))
     whole = drawn.rows(numbers)
@@ -105,19 +100,19 @@ def pooled(drawn: Drawn) -> str:
     return max(wrong, default="")
 
 
-def same(item: np.ndarray) -> np.ndarray:
+def same(item):
     return item
 
 
-def boxed(item: np.ndarray) -> list[np.ndarray]:
+def boxed(item):
     return [item, item[::-1][::-1]]
 
 
-def sum_of_last(item: np.ndarray) -> np.ndarray:
+def sum_of_last(item):
     return np.asarray(item.sum(axis=-1) if np.ndim(item) else item)
 
 
-WAYS: dict[str, Callable[[Drawn, list[int], Path], str]] = {
+WAYS = {
     "migrate": lambda drawn, counts, _: migrated(drawn, counts, "appended"),
     "migrate in order": lambda drawn, counts, _: migrated(drawn, counts, "kept"),
     "map_rows": lambda drawn, counts, _: mapped(drawn, counts),
@@ -129,7 +124,7 @@ WAYS: dict[str, Callable[[Drawn, list[int], Path], str]] = {
 }
 
 
-def wrong_in(number: int, folder: Path, ways: Iterable[str] = WAYS) -> str:
+def wrong_in(number, folder, ways=WAYS):
     """What is wrong in a case, the same text on all ranks."""
     rng = np.random.default_rng(number)
     counts = draw_counts(rng, SIZE)
@@ -152,7 +147,7 @@ def test_pools_keep_a_byte_order_that_numpys_pickles_lose(dtype):
             assert [(one.dtype.str, one.tolist()) for one in both] == [(items[0].dtype.str, items[0].tolist())] * 2
 
 
-MUTANTS: list[tuple[str, types.ModuleType, tuple[str, str, str]]] = [  # the way that finds it; see tests/protocol/mutate.py
+MUTANTS = [  # the way that finds it; see tests/protocol/mutate.py
     ("save", columns, ("order_of", "if strides[axis] and other:", "if True:")),
     ("save", columns, ("order_of", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),
     ("pool", columns, ("order_of", "~axis if strides[axis] < 0 else axis", "axis")),

@@ -2,7 +2,6 @@
 
 import json
 import os
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ DTYPES = ("i1", ">f4", "c16", "?", "U3", "M8[s]", "V5", [("id", "i8"), ("at", "f
 SIZES = ("even", "any", "some empty", "one rank", "none", "few")
 
 
-def lengths(kind: str, rng: np.random.Generator) -> list[int]:
+def lengths(kind, rng):
     """The number of rows of each rank."""
     drawn = rng.integers(0, 60, SIZE)
     if kind == "some empty":
@@ -32,7 +31,7 @@ def lengths(kind: str, rng: np.random.Generator) -> list[int]:
     return drawn.astype(int).tolist()
 
 
-def table(numbers: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+def table(numbers, dtype, shape):
     """Rows that tell their global numbers."""
     rows = np.frombuffer(np.random.default_rng(7).bytes(1 << 16), np.uint8)
     one = np.dtype((dtype, shape)) if shape else np.dtype(dtype)
@@ -42,7 +41,7 @@ def table(numbers: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> np.ndarray
     return found
 
 
-def costs_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray | None:
+def costs_of(kind, n, rng):
     """Costs of all n rows."""
     if kind == "equal":
         return None
@@ -50,7 +49,7 @@ def costs_of(kind: str, n: int, rng: np.random.Generator) -> np.ndarray | None:
     return drawn[kind]
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one, other):
     if isinstance(one, tuple):
         return type(other) is tuple and len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, np.ndarray):
@@ -58,7 +57,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def migrated(seed: int) -> str:
+def migrated(seed):
     """Return what is wrong after some migrations of random rows, the same on all ranks; "": nothing."""
     rng = np.random.default_rng(seed)
     n_of = lengths(str(rng.choice(SIZES)), rng)
@@ -66,9 +65,9 @@ def migrated(seed: int) -> str:
     shape = ((), (3,), (2, 2), (0,))[rng.integers(4)]
     scheme, when = str(rng.choice(["direct", "fos"])), (("always", "auto", 0.1)[rng.integers(3)])
     numbers = np.arange(sum(n_of))
-    options: dict[str, Any] = {}
+    options = {}
 
-    def rows_of(numbers: np.ndarray) -> Any:
+    def rows_of(numbers):
         if kind == "objects":
             return [{"row": k, "more": [k] * (k % 3)} for k in numbers.tolist()]
         rows = table(numbers, dtype, shape)
@@ -122,7 +121,7 @@ MUTANTS = [
 ]
 
 
-def find_fault() -> None:
+def find_fault():
     for seed in range(20):
         try:
             wrong = migrated(seed)
@@ -179,7 +178,7 @@ def test_costs_that_were_measured_decide_where_rows_go_and_go_with_them(order):
     """The first 60 rows, all on rank 0, cost ten, and the others one.  The ranks are alike."""
     rows = np.arange(200) + 200 * RANK
 
-    def costs() -> np.ndarray:
+    def costs():
         return np.where(rows < 60, 10.0, 1.0)
 
     with lb_mpi.Balancer(COMM, when="always") as balancer:

@@ -1,8 +1,6 @@
 """What a user's kernel, graph or values may do that they shouldn't: an error on all ranks, and then all is as new."""
 
 import os
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi.graph import mesh
 from lb_mpi.mpi.graph import speed
-from lb_mpi.mpi.graph.halo import MOST_KINDS, HaloPlan
+from lb_mpi.mpi.graph.halo import MOST_KINDS
 from lb_mpi.mpi.graph.speed import multiply_add
 from tests.misbehaviour import RAISES, RETURNS
 from tests.mpi.doors import on_root, raised_by_all
@@ -20,27 +18,27 @@ from tests.mpi.sizes import COMM, LAST, RANK, SIZE
 pytestmark = pytest.mark.mpi
 
 
-def check_named(words: list[str], cause: str, guilty: int = LAST) -> None:
+def check_named(words, cause, guilty=LAST):
     """All name the cause; those who are innocent, the rank, too."""
     assert all(cause in text for text in words), words
     others = [text for rank, text in enumerate(words) if rank != guilty]
     assert all(f": rank {guilty}: " in text for text in others), words
 
 
-def cause_of(name: str) -> str:
+def cause_of(name):
     """Return what the error says of RAISES[name]."""
     return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(name, name)
 
 
 @pytest.fixture(autouse=True)
-def as_new() -> Iterator[None]:
+def as_new():
     """After every test a plan works."""
     yield
     with deal() as plan:
         np.testing.assert_array_equal(plan.exchange(plan.vertices), [*plan.vertices, *plan.ghosts])
 
 
-def deal() -> HaloPlan:
+def deal():
     return lb_mpi.distribute(COMM, on_root(mesh(1, 4 * SIZE)), method="block")
 
 
@@ -83,10 +81,10 @@ def test_a_fit_that_fails_on_one_rank(monkeypatch):
 class NoPath(os.PathLike[str]):
     """The path of a graph that raises when it's looked at."""
 
-    def __init__(self, misbehave: Callable[..., Any]) -> None:
+    def __init__(self, misbehave):
         self.misbehave = misbehave
 
-    def __fspath__(self) -> str:
+    def __fspath__(self):
         return str(self.misbehave())
 
 
@@ -122,21 +120,21 @@ def test_pieces_that_cannot_be_made(name, monkeypatch):
 class NoArray:
     """Values that raise when they are looked at."""
 
-    def __init__(self, misbehave: Callable[..., Any]) -> None:
+    def __init__(self, misbehave):
         self.misbehave = misbehave
 
-    def __array__(self, *_: object, **__: object) -> Any:
+    def __array__(self, *_, **__):
         return self.misbehave()
 
 
-def frozen(n: int) -> np.ndarray:
+def frozen(n):
     """Values with ghosts that can't be written to."""
     values = np.zeros(n + (RANK > 0) + (RANK < LAST) if SIZE > 1 else 99)
     values.flags.writeable = False
     return values
 
 
-BAD_VALUES: dict[str, tuple[Callable[[int], Any], str]] = {
+BAD_VALUES = {
     "None": (lambda n: None, "values"),
     "str": (lambda n: "words", "values"),
     "list": (lambda n: [1.0] * (n + 7), "values"),

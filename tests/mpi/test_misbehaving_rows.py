@@ -1,10 +1,7 @@
 """What users' functions may do to the Balancer, and what all ranks raise then; and arrays that need care."""
 
-from __future__ import annotations
-
 import itertools
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -21,10 +18,10 @@ from tests.mpi.test_random_rows import choose_way
 pytestmark = pytest.mark.mpi
 
 
-WRONG: dict[str, Callable[..., object]] = {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}
+WRONG = {**RAISES, **{f"returns {k}": lambda *_, r=r: r() for k, r in RETURNS.items()}}
 
 
-def check(misbehave: Callable[[], object], call: str, guilty: list[int]) -> None:
+def check(misbehave, call, guilty):
     """All ranks raise, and name a guilty rank; who has raised SystemExit or KeyboardInterrupt raises it."""
     guilty.clear()
     with pytest.raises((lb_mpi.BalanceError, SystemExit, KeyboardInterrupt)) as caught:
@@ -41,7 +38,7 @@ def check(misbehave: Callable[[], object], call: str, guilty: list[int]) -> None
 @pytest.mark.parametrize("everywhere", [False, True])
 def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere):
     """Wherever they are computed: the rows of the last rank, or all rows, misbehave."""
-    rows, guilty = numbers(40, 2) + 1000.0 * (everywhere or RANK == LAST), list[int]()
+    rows, guilty = numbers(40, 2) + 1000.0 * (everywhere or RANK == LAST), []
     with lb_mpi.Balancer(COMM, when="always") as balancer:
         for name, wrong in WRONG.items():
 
@@ -57,7 +54,7 @@ def test_whatever_is_raised_or_returned_is_an_error_on_all(everywhere):
 
 @several
 def test_whatever_pack_and_unpack_do_is_an_error_on_all():
-    objects, guilty = [{"n": k} for k in range(20)], list[int]()
+    objects, guilty = [{"n": k} for k in range(20)], []
     with lb_mpi.Balancer(COMM, when="always") as balancer:  # which has measured no speeds: all are equal
         for name, wrong in WRONG.items():
 

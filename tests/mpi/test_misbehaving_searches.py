@@ -1,12 +1,8 @@
 """Each method of a problem does what it shouldn't, on one rank or on all: every rank raises who and why, and goes on."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -35,42 +31,42 @@ class Endless(lb_mpi.Problem):
 
     found = False
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.left = 0.0
 
-    def start(self) -> None:
+    def start(self):
         self.left = float("inf")
 
-    def work(self, units: int) -> int:
+    def work(self, units):
         self.left -= 1.0
         return 1
 
-    def load(self) -> float:
+    def load(self):
         return min(self.left, 4.0)
 
-    def split(self) -> bytes | None:
+    def split(self):
         return bytes(1)
 
-    def absorb(self, payload: bytes) -> None:
+    def absorb(self, payload):
         self.left = 3.0
 
-    def result(self) -> None:
+    def result(self):
         """Nothing."""
 
-    def merge(self, one: None, other: None) -> None:
+    def merge(self, one, other):
         """Nothing."""
 
 
-def cell(method: str, misbehave: Callable[..., Any], *, here: bool) -> lb_mpi.SearchResult:
+def cell(method, misbehave, *, here):
     """A search that ends by itself only when the method is called after its end."""
-    kind: type = Pile if method in ("result", "merge") else Endless
+    kind = Pile if method in ("result", "merge") else Endless
     if here:
         names = {method: property(misbehave) if method == "found" else lambda *_: misbehave()}
         kind = type("Misbehaving", (kind,), names)
     return lb_mpi.search(COMM, kind(30) if issubclass(kind, Pile) else kind(), threshold=1.0)
 
 
-def raised(expected: type[BaseException], method: str, misbehave: Callable[..., Any], *, here: bool) -> str:
+def raised(expected, method, misbehave, *, here):
     """Return what this rank raises; "" when the search has come to an end."""
     try:
         cell(method, misbehave, here=here)
@@ -82,11 +78,11 @@ def raised(expected: type[BaseException], method: str, misbehave: Callable[..., 
     return ""
 
 
-def called(method: str) -> bool:
+def called(method):
     return SIZE > 1 or method not in ("split", "absorb", "merge")
 
 
-def well() -> None:
+def well():
     assert sorted(lb_mpi.search(COMM, Pile(30), threshold=1.0).value) == list(range(1, 31))
 
 
@@ -133,7 +129,7 @@ def test_results_are_merged_on_rank_0_and_sent_to_all():
     well()
 
 
-def fail_to_load() -> None:
+def fail_to_load():
     raise ArithmeticError("can't be read")
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 SIZES = [64, POLL_BYTES, POLL_BYTES + UNIT_BYTES, 128, 5_000_000 // 64 * 64, 64, 3 * POLL_BYTES, 64]
 
 
-def contents(source: int, target: int, number: int) -> np.ndarray:
+def contents(source, target, number):
     rng = np.random.default_rng([source, target, number])
     return rng.integers(0, 256, SIZES[number], dtype=np.uint8)
 

@@ -1,7 +1,5 @@
 """lb_mpi.Pool on real ranks: every task once, in both ways of use; all ranks raise what is wrong, and then it's as new."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
@@ -14,10 +12,8 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,12 +39,12 @@ from tests.protocol.mutate import rejects
 pytestmark = pytest.mark.mpi
 
 
-def spin(seconds: float) -> int:
+def spin(seconds):
     pass_time(seconds)
     return RANK
 
 
-ITEMS: dict[str, Any] = {
+ITEMS = {
     "number": 1000,
     "range": range(5, 900, 7),
     "list": [{"k": k} for k in range(700)],
@@ -94,7 +90,7 @@ def test_each_task_once_in_order(pool, name):
         assert pool.report() is None
 
 
-def wait(seconds: float) -> float:
+def wait(seconds):
     time.sleep(seconds)
     return seconds
 
@@ -132,11 +128,11 @@ def test_several_iterables_as_the_builtin_map(pool):
             pool.map(as_text)
 
 
-def as_text(*arguments: Any) -> str:
+def as_text(*arguments):
     return repr(arguments)
 
 
-def change(row: np.ndarray, k: int) -> float:
+def change(row, k):
     row[:] = k
     return 2.0
 
@@ -145,11 +141,11 @@ WORK = np.zeros((3, 4))  # that a function uses for each of its results
 
 
 class Box:
-    def __init__(self, content: Any) -> None:
+    def __init__(self, content):
         self.content = content
 
 
-FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+FORMS = {
     "itself": lambda work: work,
     "in a tuple": lambda work: (1, (work, work)),
     "in a dict": lambda work: {"work": work},
@@ -168,13 +164,13 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {
 }
 
 
-def fill(form: str, k: int) -> Any:
+def fill(form, k):
     WORK[:] = k
     WORK[1] += np.arange(4)
     return FORMS[form](WORK)
 
 
-def described(value: Any) -> str:
+def described(value):
     """Describe a value with its type, and arrays with their order in memory; the same object twice counts as such."""
     if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
         return f"{value.dtype} {value.shape} {value.flags.f_contiguous} {value.flags.writeable} {hash(value.tobytes())}"
@@ -183,7 +179,7 @@ def described(value: Any) -> str:
     return f"{type(value)} {same} {getattr(value, 'args', value if not parts else '')!r} {[*map(described, parts)]}"
 
 
-def is_compound(value: Any) -> bool:
+def is_compound(value):
     return isinstance(value, Box | ValueError | dict | tuple | list | np.ndarray)
 
 
@@ -232,10 +228,10 @@ def test_items_of_a_map_are_not_kept_twice_while_they_are_sent():
 class Counting:
     """A model with much data that counts its calls."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.n, self.data = 0, np.ones(300_000)
 
-    def call(self, k: int) -> int:
+    def call(self, k):
         self.n += 1
         return k + 1
 
@@ -243,13 +239,13 @@ class Counting:
 class Keeping:
     """An object that keeps its pool, and maps its own method."""
 
-    def __init__(self, pool: Any) -> None:
+    def __init__(self, pool):
         self.pool, self.map = pool, pool.map
 
-    def cost(self, k: int) -> int:
+    def cost(self, k):
         return k * k if k >= 0 else len(self.pool.map(abs, [k]))
 
-    def costs(self, items: list[int]) -> list[int]:
+    def costs(self, items):
         return list(self.map(self.cost, items))
 
 
@@ -392,15 +388,15 @@ class SentWhenReady:
 
     attempts = 0
 
-    def __call__(self, k: int) -> int:
+    def __call__(self, k):
         return k * k
 
-    def __setstate__(self, _state: object) -> None:
+    def __setstate__(self, _state):
         SentWhenReady.attempts += 1
         if SentWhenReady.attempts == 1:
             raise ModuleNotFoundError("not yet")
 
-    def __getstate__(self) -> int:
+    def __getstate__(self):
         return 1
 
 
@@ -431,7 +427,7 @@ def test_too_little_shared_memory_for_a_map_is_an_error_of_this_map(monkeypatch,
             assert pool.map(len, [bytes([k]) * 1000 for k in range(100)]) == ([1000] * 100 if pool.is_root else None)
 
 
-def ignore_ctrl_c(_: object = None) -> None:
+def ignore_ctrl_c(_=None):
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -454,7 +450,7 @@ def test_a_handler_of_ctrl_c_stays():
             signal.signal(signal.SIGINT, before)
 
 
-def lower_the_limit(k: int) -> int:
+def lower_the_limit(k):
     frame, depth = sys._getframe(), 0
     while frame := frame.f_back:
         depth += 1
@@ -519,7 +515,7 @@ def test_ctrl_c_on_the_root_leaves_a_pool_that_can_be_used(monkeypatch, root, se
     assert RANK or came[0] > 5
 
 
-def leave_at(n: int, k: int) -> int:
+def leave_at(n, k):
     if k == n:
         sys.exit(3)
     return k
@@ -684,7 +680,7 @@ if __name__ == "__main__":
 """
 
 
-def run_as_program(path: Path, text: str, patch: pytest.MonkeyPatch, *arguments: str) -> None:
+def run_as_program(path, text, patch, *arguments):
     """Run a script of this text as `python -m lb_mpi pool` does, in the place of this program."""
     if RANK == 0:
         path.write_text(text)
@@ -735,7 +731,7 @@ def test_two_pools_of_a_script(folder, monkeypatch):
     run_as_program(folder / "script.py", TWO_POOLS, monkeypatch)
 
 
-def wait_for_the_root(path: Path) -> None:
+def wait_for_the_root(path):
     if COMM.rank == 0:
         path.touch()
     while not path.exists():
@@ -756,7 +752,7 @@ def test_tasks_with_more_threads_than_cores_are_named_once(pool, folder, monkeyp
         assert all("with 3 threads each (numba, BLAS, OpenMP) on 1 core: set OMP_NUM_THREADS=1" in text for text in texts)
 
 
-def check_own_time() -> None:
+def check_own_time():
     """Seconds in a queue for a core are no slowness; those in which launch/throttle stops a rank, or it rests, are."""
     ranks = SimpleNamespace(throttle=SimpleNamespace(charge=lambda _: None, speed=0.5, rests=True))
     ran = Ran(3, [], None, 0.0, wall_s=9.0, work_s=1.0, cpu_s=1.0, stopped_s=0.25)

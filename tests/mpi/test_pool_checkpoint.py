@@ -1,15 +1,11 @@
 """The checkpoint of a map on real ranks: which call it belongs to, and what is raised when it can't be written."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
 import os
 import time
 import warnings
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
 
 @pytest.fixture
-def path(folder: Path) -> Path:
+def path(folder):
     return folder / "log"
 
 
@@ -39,11 +35,11 @@ def test_a_map_is_not_taken_for_a_starmap(pool, path):
 ORIGIN = ("north", b"bytes", (1.5, "south"), np.arange(3.0))  # one object on each rank, and several where its pickles arrive
 
 
-def first(k: int) -> Any:
+def first(k):
     return k, ORIGIN, [ORIGIN[2]] * 2
 
 
-def second(result: Any) -> int:
+def second(result):
     return int(result[0])
 
 
@@ -51,7 +47,7 @@ def test_a_pipeline_of_two_maps_goes_on_with_other_ranks(pool, path):
     assert pool.map(second, pool.map(first, 20), checkpoint=path) == ([*range(20)] if RANK == 0 else None)
     if RANK == 0:
         with lb_mpi.Pool(MPI.COMM_SELF) as alone:
-            reported = list[int]()
+            reported = []
             assert alone.map(second, alone.map(first, 20), checkpoint=path, callback=reported.append) == [*range(20)]
             assert not reported
 
@@ -69,7 +65,7 @@ def test_items_may_be_sets(pool, path):
         assert pool.map(len, [{"north", "south"}, frozenset({1})], checkpoint=path, to="all") == [2, 1]
 
 
-def big(k: int) -> bytes:
+def big(k):
     return bytes([k]) * 3000
 
 
@@ -101,10 +97,10 @@ def test_a_checkpoint_that_is_removed_meanwhile_is_named_once(pool, path, how):
     assert path.exists() == (how == "replaced")
 
 
-RUN: list[int] = []
+RUN = []
 
 
-def fails_on_the_root_at_first(others_ran: Path, k: int) -> int:
+def fails_on_the_root_at_first(others_ran, k):
     RUN.append(k)
     if RANK and len(RUN) == 3:
         others_ran.touch()
@@ -128,7 +124,7 @@ def test_results_that_arrive_with_a_failure_are_kept(path):
         assert COMM.allreduce(len(RUN) - 1) < 60
 
 
-def fails_at_0(k: int) -> float:
+def fails_at_0(k):
     RUN.append(k)
     return 1 / (k % 4)
 

@@ -1,7 +1,5 @@
 """Tasks that fail: tried again, interrupted after a time, returned, and left out of the checkpoint."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -9,9 +7,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -27,14 +23,14 @@ pytestmark = pytest.mark.mpi
 CALLS = Counter[int]()
 
 
-def at_the_third_attempt(k: int) -> int:
+def at_the_third_attempt(k):
     CALLS[k] += 1
     if CALLS[k] < 3:
         raise ConnectionError(f"attempt {CALLS[k]}")
     return k
 
 
-METHODS: dict[str, Callable[..., Any]] = {
+METHODS = {
     "map": lambda pool, items, **options: pool.map(at_the_third_attempt, items, **options),
     "starmap": lambda pool, items, **options: pool.starmap(at_the_third_attempt, zip(items), **options),
     "imap": lambda pool, items, **options: list(pool.imap(at_the_third_attempt, items, **options)),
@@ -56,12 +52,12 @@ def test_a_task_is_tried_again_on_its_rank(pool, method):
     assert COMM.allreduce(CALLS[0]) == 2
 
 
-def nearly_over() -> None:
+def nearly_over():
     """As if nearly all of its limit had gone by: no other task comes near a limit of this length."""
     signal.setitimer(signal.ITIMER_REAL, 0.05)
 
 
-def forever_at_5(k: int) -> int:
+def forever_at_5(k):
     if k == 5:
         nearly_over()
     while k == 5:
@@ -69,7 +65,7 @@ def forever_at_5(k: int) -> int:
     return k
 
 
-def busy_at_5(k: int) -> int:
+def busy_at_5(k):
     n = 0
     if k == 5:
         nearly_over()
@@ -96,7 +92,7 @@ def test_a_hung_task_is_named_with_its_rank_and_seconds(root, function):
         assert pool.map(abs, [-1]) == ([1] if pool.is_root else None)
 
 
-def halves_its_limit(_: int) -> float:
+def halves_its_limit(_):
     left_s = signal.getitimer(signal.ITIMER_REAL)[0]
     signal.setitimer(signal.ITIMER_REAL, 500.0)  # as if half of it had gone by
     return left_s
@@ -108,7 +104,7 @@ def test_a_timeout_is_the_limit_of_each_task_not_of_all(pool):
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)  # no alarm is left over
 
 
-def sets_an_alarm(_: int) -> None:
+def sets_an_alarm(_):
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
@@ -158,7 +154,7 @@ def test_ctrl_c_in_the_tasks_of_all_ranks_is_raised_on_all():
         run()
 
 
-def nested(comm: MPI.Intracomm) -> list[int] | None:
+def nested(comm):
     with lb_mpi.Pool(comm) as pool:
         return pool.map(abs, [-1])
 
@@ -293,25 +289,25 @@ def test_a_rank_that_runs_no_tasks_of_an_executor_is_named(monkeypatch):
     executor.shutdown()
 
 
-def wrong_result(k: int) -> Any:
+def wrong_result(k):
     return NotForPickling() if k == 3 else k
 
 
 class Unloadable:
     """A result that can't be unpickled; `wrong`: in every chunk, it is not the first one."""
 
-    def __init__(self, wrong: bool) -> None:
+    def __init__(self, wrong):
         self.wrong = wrong
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return divide, (3 if self.wrong else 4,)
 
 
-def wrong_result_of_another_rank(k: int) -> Any:
+def wrong_result_of_another_rank(k):
     return Unloadable(k % 4 == 2 and (RANK > 0 or SIZE == 1))
 
 
-def divide(k: int) -> float:
+def divide(k):
     return 1 / (k - 3)
 
 

@@ -1,13 +1,9 @@
 """lb_mpi.Pool with the methods of multiprocessing.Pool: asynchronous calls, callbacks, initializers, threads, its end."""
 
-from __future__ import annotations
-
 import itertools
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -18,18 +14,18 @@ from tests.mpi.pools import fill, in_script, square
 from tests.mpi.sizes import COMM, SIZE
 
 pytestmark = pytest.mark.mpi
-initialized: list[int] = []
+initialized = []
 
 
-def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
+def on_root(use, **options):
     """Call `use` with a pool that the other ranks serve, and with one of a script; what it raises, all raise."""
 
-    def run() -> None:
+    def run():
         with lb_mpi.Pool(COMM, root=0, **options) as pool:
             if pool is not None:
                 use(pool)
 
-    def script() -> None:
+    def script():
         with lb_mpi.Pool(**options) as pool:
             use(pool)
 
@@ -39,22 +35,22 @@ def on_root(use: Callable[[lb_mpi.Pool], Any], **options: Any) -> None:
     assert not dispatcher.dispatchers
 
 
-def slow_square(k: int) -> int:
+def slow_square(k):
     time.sleep(0.01)
     return k * k
 
 
-def fail(k: int) -> int:
+def fail(k):
     if k == 3:
         raise ValueError("three")
     return k
 
 
-def remember(number: int) -> None:
+def remember(number):
     initialized.append(number)
 
 
-def recall(_: object) -> list[int]:
+def recall(_):
     return initialized
 
 
@@ -167,7 +163,7 @@ def test_join_waits_after_a_callback_of_a_script_that_closes_the_pool():
 
 def test_threads_that_begin_the_first_asynchronous_calls_at_once():
     def use(pool):
-        ready, begun = threading.Barrier(4), list[Any]()
+        ready, begun = threading.Barrier(4), []
 
         def begin():
             ready.wait()
@@ -198,7 +194,7 @@ def test_initializers():
         lb_mpi.Pool(COMM, root=0, initializer=fail, initargs=(3,))
 
 
-def fail_elsewhere() -> None:
+def fail_elsewhere():
     if COMM.rank:
         raise ValueError("elsewhere")
 

@@ -1,14 +1,10 @@
 """Items that are read while tasks run: endless ones, large ones, several maps in turn, errors anywhere, an early end."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,17 +20,17 @@ pytestmark = pytest.mark.mpi
 class Source:
     """Items from an endless iterator that counts those that are read."""
 
-    def __init__(self, make: Callable[[int], Any] = lambda k: k) -> None:
+    def __init__(self, make=lambda k: k):
         self.read = 0
         self.make = make
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self):
         while True:
             self.read += 1
             yield self.make(self.read - 1)
 
 
-RESULTS: dict[str, Callable[[int], Any]] = {
+RESULTS = {
     "numbers": lambda k: k,
     "texts": str,
     "nothing": lambda k: None,
@@ -80,7 +76,7 @@ def test_an_endless_iterator_is_read_as_tasks_start(pool):
     assert [*pool.imap(square, np.arange(6.0), buffersize=2)] == [0, 1, 4, 9, 16, 25]
 
 
-def ran_on(k: int) -> tuple[int, int]:
+def ran_on(k):
     return k, RANK
 
 
@@ -111,7 +107,7 @@ def test_large_items_do_not_pile_up_on_the_root(pool):
 fail_at = functools.partial(pools.fail_at, 20)
 
 
-def exit_at(k: int) -> int:
+def exit_at(k):
     if k == 20:
         sys.exit(3)
     return k
@@ -136,7 +132,7 @@ def test_a_task_that_raises_ends_the_stream_on_all_ranks(pool, function):
         assert not list(pool.imap(fail_at, iter(range(40)), return_exceptions=True))
 
 
-def broken() -> Iterator[int]:
+def broken():
     yield from range(7)
     raise OSError("the instrument is gone")
 
@@ -184,9 +180,9 @@ def test_a_stream_pauses_for_other_calls():
         assert pool.map(square, (pool.apply(square, (k,)) for k in range(5))) == [k**4 for k in range(5)]
         inner = pool.imap(square, range(9))
         assert pool.map(square, (next(inner) for _ in range(5))) == [k**4 for k in range(5)]
-        begun = list[Iterator[int]]()
+        begun = []
 
-        def first_of(n: int) -> Iterator[int]:
+        def first_of(n):
             begun.append(pool.imap(square, range(n)))
             yield next(begun[0])
 
@@ -215,10 +211,10 @@ def test_the_report_of_a_stream_counts_its_tasks(pool):
 class SlowToPickle:
     """An item during whose pickling another thread uses the pool."""
 
-    def __init__(self, use: Callable[[], object]) -> None:
+    def __init__(self, use):
         self.use = use
 
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+    def __reduce__(self):
         thread = threading.Thread(target=self.use)
         thread.start()
         thread.join()
@@ -227,7 +223,7 @@ class SlowToPickle:
 
 @from_root
 def test_items_that_are_read_while_another_thread_begins_a_map_are_not_lost(pool):
-    found = list[Any]()
+    found = []
     items = [SlowToPickle(lambda: found.append(pool.map(square, 9))) if k % 10 == 7 else k % 10 for k in range(40)]
     assert list(pool.imap(square, iter(items))) == [(k % 10) ** 2 for k in range(40)]
     assert found == [[k * k for k in range(9)]] * 4
@@ -246,7 +242,7 @@ def test_an_iterator_whose_map_is_over_is_dropped_without_a_lock(pool):
             held.set()
             waited.append(not dropped.wait(20.0))
 
-    waited = list[bool]()
+    waited = []
     thread = threading.Thread(target=hold)
     thread.start()
     assert held.wait(20.0)

@@ -5,16 +5,12 @@ operations that are drawn from its number.  Python switches between them every 1
 each other's calls.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import random
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from mpi4py import MPI
@@ -31,18 +27,18 @@ class Own(Exception):
     """An error of one operation."""
 
 
-def task(k: int) -> int:
+def task(k):
     time.sleep(3e-4 * (k % 3))
     return k * k
 
 
-def failing_task(k: tuple[int, bool]) -> int:
+def failing_task(k):
     if k[1]:
         raise Own(k[0])
     return task(k[0])
 
 
-def items(n: int, fails_at: int, error: Own) -> Iterator[int]:
+def items(n, fails_at, error):
     for k in range(n):
         if k == fails_at:
             raise error
@@ -52,56 +48,56 @@ def items(n: int, fails_at: int, error: Own) -> Iterator[int]:
 class Thread:
     """The operations of one thread: a function of a pool, with results that are known."""
 
-    def __init__(self, pool: lb_mpi.Pool, rng: random.Random) -> None:
+    def __init__(self, pool, rng):
         self.pool, self.rng = pool, rng
         self.ident = 0
 
-    def callback(self, error: Own | None, at: int = -1) -> Callable[[int], None]:
-        def call(value: int) -> None:
+    def callback(self, error, at=-1):
+        def call(value):
             assert threading.get_ident() == self.ident, "a callback runs in another thread"
             if error is not None and value == at * at:
                 raise error
 
         return call
 
-    def map(self, n: int, _at: int, _error: Own) -> None:
+    def map(self, n, _at, _error):
         assert self.pool.map(task, n) == [task(k) for k in range(n)]
 
-    def map_calls(self, n: int, at: int, error: Own) -> None:
+    def map_calls(self, n, at, error):
         with pytest.raises(Own) as caught:
             self.pool.map(task, n, callback=self.callback(error, at))
         assert caught.value is error
 
-    def failing_map(self, n: int, at: int, error: Own) -> None:
+    def failing_map(self, n, at, error):
         with pytest.raises(lb_mpi.TaskError) as caught:
             self.pool.map(failing_task, [(hash(error) if k == at else k, k == at) for k in range(n)])
         assert caught.value.index == at
         assert isinstance(caught.value.__cause__, Own)
         assert caught.value.__cause__.args == (hash(error),)
 
-    def imap(self, n: int, _at: int, _error: Own) -> None:
-        many: Any = self.rng.choice([range(n), iter(range(n))])
+    def imap(self, n, _at, _error):
+        many = self.rng.choice([range(n), iter(range(n))])
         assert list(self.pool.imap(task, many, callback=self.callback(None))) == [task(k) for k in range(n)]
 
-    def stream(self, n: int, _at: int, _error: Own) -> None:
-        options: Any = {"buffersize": self.rng.choice([1, 2, 3, None])}
+    def stream(self, n, _at, _error):
+        options = {"buffersize": self.rng.choice([1, 2, 3, None])}
         assert list(self.pool.imap(task, iter(range(n)), **options)) == [task(k) for k in range(n)]
         assert sorted(self.pool.imap_unordered(task, range(n), **options)) == [task(k) for k in range(n)]
 
-    def failing_items(self, n: int, at: int, error: Own) -> None:
+    def failing_items(self, n, at, error):
         with pytest.raises(Own) as caught:
             list(self.pool.imap(task, items(n, at, error)))
         assert caught.value is error
 
-    def imap_calls(self, n: int, at: int, error: Own) -> None:
-        many: Any = self.rng.choice([range(n), iter(range(n))])
+    def imap_calls(self, n, at, error):
+        many = self.rng.choice([range(n), iter(range(n))])
         results = self.pool.imap(task, many, callback=self.callback(error, at))
         with pytest.raises(Own) as caught:
             [time.sleep(1e-3) for _ in results]  # while the other thread completes this map, or makes it pause
         assert caught.value is error
 
-    def dropped_imap(self, n: int, at: int, _error: Own) -> None:
-        results: Any = self.pool.imap(task, self.rng.choice([range(n), iter(range(n))]))
+    def dropped_imap(self, n, at, _error):
+        results = self.pool.imap(task, self.rng.choice([range(n), iter(range(n))]))
         assert [next(results) for _ in range(at)] == [task(k) for k in range(at)]
         if self.rng.random() < 0.5:
             cycle = [results]
@@ -109,18 +105,18 @@ class Thread:
             del cycle, results
             gc.collect()
 
-    def dropped_executor(self, n: int, at: int, _error: Own) -> None:
+    def dropped_executor(self, n, at, _error):
         results = lb_mpi.Executor().map(task, range(n), buffersize=self.rng.choice([None, 1 + at]))
         assert list(results) == [task(k) for k in range(n)]
 
-    def closed_executor(self, n: int, _at: int, _error: Own) -> None:
+    def closed_executor(self, n, _at, _error):
         executor = lb_mpi.Executor()
         futures = [executor.submit(task, k) for k in range(n)]
         executor.shutdown(wait=False)
         assert [future.result() for future in futures] == [task(k) for k in range(n)]
 
-    def calls_that_exit(self, n: int, _at: int, _error: Own) -> None:
-        called = list[int]()
+    def calls_that_exit(self, n, _at, _error):
+        called = []
         with lb_mpi.Executor() as executor:
             futures = [executor.submit(task, k) for k in range(n)]
             for future in futures:
@@ -128,7 +124,7 @@ class Thread:
                 future.add_done_callback(lambda one: called.append(one.result()))
         assert sorted(called) == [task(k) for k in range(n)]
 
-    def run(self) -> None:
+    def run(self):
         self.ident = threading.get_ident()
         for _ in range(N_OPERATIONS):
             operation = self.rng.choice([*MAPS, *MAPS, *EXECUTORS])
@@ -145,12 +141,11 @@ class Thread:
                     time.sleep(1e-3)
 
 
-Action = Callable[[Thread, int, int, Own], None]
-MAPS: list[Action] = [
+MAPS = [
     Thread.map, Thread.map_calls, Thread.failing_map, Thread.imap, Thread.stream, Thread.failing_items, Thread.imap_calls,
     Thread.dropped_imap,
 ]  # fmt: skip
-EXECUTORS: list[Action] = [Thread.dropped_executor, Thread.closed_executor, Thread.calls_that_exit]
+EXECUTORS = [Thread.dropped_executor, Thread.closed_executor, Thread.calls_that_exit]
 
 
 @pytest.mark.parametrize("number", range(MPI.get_vendor()[0] != "MPICH", N, 2))
@@ -159,7 +154,7 @@ def test_two_threads_get_their_own_results_and_errors(number, caplog):
 
     def script():
         with lb_mpi.Pool() as pool:
-            errors = list[BaseException]()
+            errors = []
 
             def run(seed):
                 try:

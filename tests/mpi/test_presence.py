@@ -1,7 +1,5 @@
 """Every call that all ranks make: a rank that waits for long names the late one, obeys Ctrl-C, and goes on when it comes."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import functools
@@ -16,10 +14,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +40,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.skipif(SIZE != 3, reason="waits take 
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     monkeypatch.setattr(late, "ANSWER_S", 0.1)
     monkeypatch.setattr(communicator, "EVERY_S", 0.05)
     monkeypatch.setattr(communicator, "PATIENCE_S", 0.1)
@@ -55,16 +50,16 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def warned(on_warning: Callable[[], None], says: str = "") -> Iterator[list[str]]:
+def warned(on_warning, says=""):
     """Collect the warnings of lb_mpi on this rank; outside of this block there are none.
 
     `says`: in the warning that counts; before it, the answer of a rank on a busy machine may be late.
     """
-    lines: list[str] = []
-    phases: list[str] = []  # what launch/run sees then
-    files = set[str]()  # with the program's lines that are shown
+    lines = []
+    phases = []  # what launch/run sees then
+    files = set()  # with the program's lines that are shown
 
-    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+    def warn(text, kind, stacklevel):
         assert kind is RuntimeWarning
         files.add(sys._getframe(stacklevel).f_code.co_filename)
         lines.append(text)
@@ -83,25 +78,25 @@ def warned(on_warning: Callable[[], None], says: str = "") -> Iterator[list[str]
     assert files <= {__file__, doors.__file__}
 
 
-def check_named(text: str, call: str, late_rank: int = LATE, lowest: int = 0) -> None:
+def check_named(text, call, late_rank=LATE, lowest=0):
     """The lowest rank that waits says who does not answer; on a busy machine others may answer late."""
     assert text.startswith(f"rank {lowest} has waited for ")
     assert re.search(rf" s in {re.escape(call)}: ranks? (\d, )*{late_rank}(, \d)* do(es)? not answer", text), text
 
 
-def release(late_rank: int = LATE) -> None:
+def release(late_rank=LATE):
     """Let the late rank come, when the lowest of the others has warned: another one may be first on a busy machine."""
     if int(late_rank == 0) == RANK:
         COMM.Send(b"", late_rank, TAG)
 
 
-def interrupt() -> None:
+def interrupt():
     """Ctrl-C on the lowest rank."""
     if RANK == 0:
         os.kill(os.getpid(), signal.SIGINT)
 
 
-def until_released() -> None:
+def until_released():
     """Wait for another rank's word, deaf to all questions."""
     deadline = time.monotonic() + GIVE_UP_S
     while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
@@ -109,21 +104,21 @@ def until_released() -> None:
         time.sleep(0.01)
 
 
-def receive_all() -> None:
+def receive_all():
     """Receive what nobody has waited for."""
     COMM.Barrier()
     while COMM.Iprobe(MPI.ANY_SOURCE, TAG):
         COMM.Recv(bytearray(), MPI.ANY_SOURCE, TAG)
 
 
-def used() -> MPI.Intracomm:
+def used():
     """A new communicator on which a call of lb_mpi has been made before, so that ranks can ask each other."""
     comm = COMM.Dup()
     reordered(comm)
     return comm
 
 
-def reordered(comm: MPI.Intracomm) -> None:
+def reordered(comm):
     lb_mpi.reorder_ranks(comm, f"mesh:1x{SIZE}", [1.0] * SIZE).Free()
 
 
@@ -131,11 +126,11 @@ class Alarm(Exception):
     """Of a handler of signals."""
 
 
-def handler(*_: object) -> None:
+def handler(*_):
     raise Alarm
 
 
-def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_compiles_kernels_says_so(folder, monkeypatch):
     monkeypatch.setattr(compiling, "EVERY_S", 0.05)
     _, made = DOORS["Balancer"]
     with made(used(), folder) as call, warned(release, f"rank {LATE} is compiling kernels (first run only)"):
@@ -150,14 +145,14 @@ def test_a_rank_that_compiles_kernels_says_so(folder: Path, monkeypatch: pytest.
 class Slow(Pile):
     """Rank 0 is busy with its first unit."""
 
-    def work(self, units: int) -> int:
+    def work(self, units):
         if RANK == 0 and not self.done:
             until_released()
         return super().work(units)
 
 
-def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    def warn(text: str, kind: type[Warning], stacklevel: int) -> None:
+def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch):
+    def warn(text, kind, stacklevel):
         COMM.Send(b"", 0, TAG)
         raise kind(text)
 
@@ -170,7 +165,7 @@ def test_a_warning_raised_as_an_error_reaches_all_ranks(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
-def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch, text):
     if RANK == LATE:
         monkeypatch.setenv(late.VARIABLE, text)
     for door in (lambda: lb_mpi.Pool(COMM), lambda: lb_mpi.Balancer(COMM), lambda: lb_mpi.search(COMM, Pile(3))):
@@ -179,7 +174,7 @@ def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("seconds", ["0", "60"])
-def test_no_rank_asks_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, seconds: str) -> None:
+def test_no_rank_asks_if_the_time_is_zero(monkeypatch, seconds):
     monkeypatch.setenv(late.VARIABLE, seconds)
     questions = late.Questions(MPI.COMM_SELF)
     with late.call("it"):
@@ -187,7 +182,7 @@ def test_no_rank_asks_if_the_time_is_zero(monkeypatch: pytest.MonkeyPatch, secon
     assert (questions._asked_at is None) == (seconds == "0")
 
 
-def test_a_warning_says_what_the_other_ranks_do() -> None:
+def test_a_warning_says_what_the_other_ranks_do():
     kinds = late._Kind
     works, waits, runs_tasks = Answer(kinds.WORKS, "it"), Answer(kinds.WAITS, "it"), Answer(kinds.SERVES, "")
     silent = "does not answer (not in the call, computing, or stopped)"
@@ -203,7 +198,7 @@ def test_a_warning_says_what_the_other_ranks_do() -> None:
     assert "ranks 1, 3, 5, 7, 9, 11, 13, 15 and 2 more do not" in odd
 
 
-def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before_or_in_it() -> None:
+def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_one_that_fails_before_or_in_it():
     own = communicator.duplicate(used())
     presence = communicator.presence_of(own)
     with presence.committing():
@@ -228,8 +223,8 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
         presence.close()
 
 
-def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(_decider: RootPlanner) -> None:
+def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch):
+    def no_room(_decider):
         raise MemoryError("no room")
 
     if RANK == LATE:
@@ -243,8 +238,8 @@ def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch: 
     ("of all", "of all", True), ("of all", "", True), ("own", "of all", False), ("own", "", False),
 ])  # fmt: skip
 def test_a_rank_that_closes_by_an_error_of_its_own_ends_the_close_of_all_and_by_one_of_all_it_closes_with_them(
-    by_late: str, by_others: str, closes: bool
-) -> None:
+    by_late, by_others, closes
+):
     """Others would wait for it in their next call, or a failure in transit would be received on a later communicator."""
     own = communicator.duplicate(used())
     presence = communicator.presence_of(own)
@@ -256,7 +251,7 @@ def test_a_rank_that_closes_by_an_error_of_its_own_ends_the_close_of_all_and_by_
 
 
 @pytest.mark.parametrize(("door", "late_rank"), [*[(one, LATE) for one in DOORS], ("Pool.map", 0), ("Balancer.map_rows", 0)])
-def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder: Path, door: str, late_rank: int) -> None:
+def test_a_late_rank_is_named_once_and_when_it_comes_all_go_on(folder, door, late_rank):
     (name, made), lowest = DOORS[door], int(late_rank == 0)
     comm = used()
     with made(comm, folder) as call, warned(lambda: release(late_rank)) as lines:
@@ -278,10 +273,10 @@ WAITS = ("Pool.map", "Pool.close", "Balancer.map_rows", "Balancer.migrate", "Bal
 
 
 @pytest.mark.parametrize("door", WAITS)
-def test_ctrl_c_ends_the_wait_for_a_late_rank(folder: Path, door: str) -> None:
+def test_ctrl_c_ends_the_wait_for_a_late_rank(folder, door):
     _, made = DOORS[door]
     comm = used()
-    seen: BaseException | None = None
+    seen = None
     try:
         with made(comm, folder) as call, warned(interrupt):
             if RANK == LATE:
@@ -298,7 +293,7 @@ def test_ctrl_c_ends_the_wait_for_a_late_rank(folder: Path, door: str) -> None:
     comm.Free()
 
 
-def check_ended(seen: BaseException | None) -> None:
+def check_ended(seen):
     """Rank 0 was interrupted, and all others know it."""
     if RANK == 0:
         assert isinstance(seen, KeyboardInterrupt), seen
@@ -308,7 +303,7 @@ def check_ended(seen: BaseException | None) -> None:
     receive_all()
 
 
-def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -> None:
+def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder):
     comm = COMM.Dup()
     with warned(release) as lines:
         if RANK == LATE:
@@ -322,9 +317,7 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder: Path) -
 
 
 @pytest.mark.parametrize("within", ["check_launcher", "_idup", "Presence.wait", "arrange", "deferred"])
-def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_all_ranks(
-    monkeypatch: pytest.MonkeyPatch, within: str
-) -> None:
+def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_all_ranks(monkeypatch, within):
     """Before a duplicate is begun, while all make it, also of one with a topology, in an import, before a blocking call."""
     comm = COMM.Create_cart([SIZE]) if within == "Presence.wait" else COMM.Dup()
     if RANK == 0 and within == "arrange":
@@ -338,7 +331,7 @@ def test_a_handler_that_raises_in_the_first_call_on_a_communicator_ends_it_on_al
     comm.Free()
 
 
-def mapped(comm: MPI.Intracomm) -> None:
+def mapped(comm):
     """Send large data, and then more, so that the memory for them is made again."""
     with lb_mpi.Pool(comm, root=1) as pool:
         for n_bytes in (1 << 17, 1 << 21) if pool else ():
@@ -354,12 +347,10 @@ def mapped(comm: MPI.Intracomm) -> None:
         (mapped, "Intracomm.Barrier", 0),
     ],
 )
-def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_ranks(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[MPI.Intracomm], None], name: str, rank: int
-) -> None:
+def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_ranks(monkeypatch, call, name, rank):
     """Just before or after each of the calls by this name, from the first to the last."""
 
-    def interrupted(*args: Any, **kwargs: Any) -> Any:
+    def interrupted(*args, **kwargs):
         n_calls[0] += 1
         now = n_calls[0] == at and rank == RANK
         if now and rank == 0:
@@ -395,20 +386,18 @@ def test_a_handler_that_raises_beside_a_call_that_blocks_in_mpi_ends_it_on_all_r
 
 
 @pytest.mark.parametrize("when", ["in free", "in the second barrier", "after the second barrier", "late"])
-def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_communicators(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_communicators(when, monkeypatch):
     """MPICH gives the number of a freed communicator to the next one, which received the failure."""
 
-    def free() -> None:
+    def free():
         if when == "in free" and RANK == LATE:
             handler()
 
-    def barrier() -> Callable[[], bool]:
+    def barrier():
         n_calls[0] += 1
         done = plain()
 
-        def interrupted() -> bool:
+        def interrupted():
             found = done()
             if n_calls[0] == 2 and RANK == LATE and (found or when == "in the second barrier"):
                 signal.raise_signal(signal.SIGUSR2)
@@ -432,7 +421,7 @@ def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_commun
     assert stray_tags() == []
 
 
-def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it() -> None:
+def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it():
     """The block is a commit, and the rest of the call is none."""
     presence = communicator.presence_of(communicator.duplicate(COMM))
     with late.call("a call") as interrupts:
@@ -443,9 +432,9 @@ def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it() -> N
     presence.close()
 
 
-def stray_tags() -> list[int]:
+def stray_tags():
     """Tags of the messages that new communicators have received: those to a freed one, with the same number."""
-    found, status = list[int](), MPI.Status()
+    found, status = [], MPI.Status()
     for alone in range(-1, SIZE):  # -1: nobody; a rank that has not freed it does not use its number again
         part = COMM.Split(alone == RANK)
         leader = alone if alone != RANK else int(alone == 0)
@@ -457,11 +446,11 @@ def stray_tags() -> list[int]:
     return [tag for tags in COMM.allgather(found) for tag in tags]
 
 
-def test_buffers_of_an_operation_are_kept_if_a_handler_raises_before_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffers_of_an_operation_are_kept_if_a_handler_raises_before_its_wait(monkeypatch):
     """MPI still writes to them: a rank once crashed, calls later."""
-    begun = list[weakref.ref[np.ndarray]]()
+    begun = []
 
-    def wait(_comm: object, _request: object, buffers: tuple[np.ndarray, ...]) -> None:
+    def wait(_comm, _request, buffers):
         begun.extend(map(weakref.ref, buffers))
         raise ZeroDivisionError
 
@@ -474,7 +463,7 @@ def test_buffers_of_an_operation_are_kept_if_a_handler_raises_before_its_wait(mo
     assert all(buffer() is not None for buffer in begun)
 
 
-def n_used() -> int:
+def n_used():
     """Communicators that there are, as far as they can be counted: what MPICH has left, or the first free one's number."""
     if "MPICH" not in MPI.Get_library_version():
         first = COMM.Dup()
@@ -482,7 +471,7 @@ def n_used() -> int:
         first.Free()
         return number
     MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
-    made: list[MPI.Intracomm] = []
+    made = []
     with contextlib.suppress(MPI.Exception):
         while True:
             made.append(MPI.COMM_SELF.Dup())  # of the same stock, and without messages
@@ -491,7 +480,7 @@ def n_used() -> int:
     return -len(made)
 
 
-def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path) -> None:
+def test_ranks_answer_although_the_user_has_freed_the_communicator(folder):
     part = used()
     with lb_mpi.Balancer(part) as balancer:
         part.Free()
@@ -505,8 +494,8 @@ def test_ranks_answer_although_the_user_has_freed_the_communicator(folder: Path)
     used().Free()
 
 
-def test_an_error_of_mpi_for_want_of_communicators_says_what_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(_test: object, *_: object) -> None:
+def test_an_error_of_mpi_for_want_of_communicators_says_what_is_open(monkeypatch):
+    def none(_test, *_):
         raise MPI.Exception(MPI.ERR_OTHER)
 
     comm = used()
@@ -519,10 +508,10 @@ def test_an_error_of_mpi_for_want_of_communicators_says_what_is_open(monkeypatch
     comm.Free()
 
 
-def test_no_call_leaves_a_communicator_and_those_of_users_may_come_and_go(folder: Path) -> None:
+def test_no_call_leaves_a_communicator_and_those_of_users_may_come_and_go(folder):
     comm = used()
 
-    def call_all() -> None:
+    def call_all():
         for _, made in DOORS.values():
             with made(comm, folder) as call, contextlib.suppress(ValueError):  # a second save of the same step
                 call()
@@ -542,7 +531,7 @@ def test_no_call_leaves_a_communicator_and_those_of_users_may_come_and_go(folder
     comm.Free()
 
 
-def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after_it() -> None:
+def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after_it():
     """A busy rank once raised, out of one call, what another rank had failed with in the next."""
     with collective.opened(COMM, "first") as own:
         here = communicator.presence_of(own)
@@ -550,7 +539,7 @@ def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after
             here._notify("in the second call")
         looks, begun = [0], time.perf_counter()
 
-        def done() -> bool:  # a moment after the failure has come
+        def done():  # a moment after the failure has come
             too_late = time.perf_counter() > begun + 2 * communicator.FAILED_AFTER_S
             looks[0] += too_late and (RANK == LATE or own.Iprobe(LATE, Tag.FAILURE))
             return looks[0] > 2
@@ -561,11 +550,11 @@ def test_a_call_that_is_about_to_end_ends_although_another_rank_has_failed_after
                 here.wait(lambda: False, name="")
 
 
-def bad(_rows: np.ndarray) -> np.ndarray:
+def bad(_rows):
     raise ZeroDivisionError("on purpose")
 
 
-def error_of_all() -> lb_mpi.Error:
+def error_of_all():
     with lb_mpi.Balancer(COMM) as balancer, pytest.raises(lb_mpi.BalanceError) as caught:
         balancer.map_rows(bad, np.zeros((3, 2)))
     return caught.value
@@ -576,11 +565,11 @@ BLOCKS = ("Balancer.map_rows", "plan.exchange", "Pool.map", "asked")
 
 @pytest.mark.parametrize("leaver", [0, LATE])
 @pytest.mark.parametrize("name", BLOCKS)
-def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name: str, leaver: int) -> None:
+def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name, leaver):
     """The one raises its own, and waits for nobody; the others hear of it in their call, and make no more."""
     made, call = USES[name]
 
-    def leave() -> None:
+    def leave():
         with made(COMM) as block:
             call(block)
             if leaver == RANK:
@@ -600,10 +589,10 @@ def test_leaving_a_block_by_an_exception_is_an_error_on_all_ranks(name: str, lea
     COMM.Barrier()
 
 
-def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None:
+def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised():
     pair = COMM.Split(RANK < 2)
 
-    def leave() -> None:
+    def leave():
         with lb_mpi.Balancer(COMM) as outer:
             if RANK < 2:
                 with contextlib.suppress(ZeroDivisionError), lb_mpi.Balancer(pair) as inner:
@@ -619,7 +608,7 @@ def test_an_error_that_is_passed_on_names_the_rank_where_it_was_raised() -> None
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name: str) -> None:
+def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name):
     """It raises it alone, and later: the others have caught it, and wait for this rank in the next call."""
     (made, call), kept = USES[name], error_of_all()
     with pytest.raises((lb_mpi.Error, ValueError)) as caught, made(COMM) as block:  # noqa: PT012
@@ -632,7 +621,7 @@ def test_an_error_of_all_ranks_that_one_raises_again_notifies_the_others(name: s
 
 
 @pytest.mark.parametrize("name", BLOCKS)
-def test_ranks_that_leave_together_or_at_the_end_close_together(name: str) -> None:
+def test_ranks_that_leave_together_or_at_the_end_close_together(name):
     made, kept = USES[name][0], error_of_all()
     with contextlib.suppress(lb_mpi.BalanceError if name != "asked" else lb_mpi.Error), made(COMM):  # reductions are pending
         if RANK == LATE:
@@ -643,8 +632,8 @@ def test_ranks_that_leave_together_or_at_the_end_close_together(name: str) -> No
     assert caught.value is kept
 
 
-def test_errors_can_be_pickled_copied_and_gathered() -> None:
-    calls: list[Callable[[], object]] = [
+def test_errors_can_be_pickled_copied_and_gathered():
+    calls = [
         lambda: error_of_all().args[0] and bad(np.zeros(1)),
         lambda: lb_mpi.save(COMM, "/proc/no/such", 1, a=np.zeros(3)),
         lambda: lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda node: 1 // 0)),
@@ -659,19 +648,19 @@ def test_errors_can_be_pickled_copied_and_gathered() -> None:
             assert not failure.is_of_all(copied, getattr(error, failure._NOTE, failure._Note()).ranks)
 
 
-def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error() -> None:
+def test_a_task_whose_own_call_fails_hands_on_that_kind_of_error():
     with lb_mpi.Pool(COMM) as pool:
         save = functools.partial(lb_mpi.save, MPI.COMM_SELF, "/proc/no/such", 1)
         results = pool.map(lambda k: save(a=np.zeros(k)), range(4), return_exceptions=True)
     assert RANK or all(isinstance(error, FileNotFoundError) for error in results)
 
 
-def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_at_a_time_looks_for_questions(monkeypatch):
     """Two that have found the same question would both receive, and one of them would wait for ever."""
     first = (communicator.presence_of(used()) for _ in range(2))
     ran, entered, go = [0], threading.Event(), threading.Event()
 
-    def run_tasks(_questions: object, _waited_s: float) -> None:
+    def run_tasks(_questions, _waited_s):
         ran[0] += 1
         entered.set()
         go.wait(10.0)
@@ -690,7 +679,7 @@ def test_one_thread_at_a_time_looks_for_questions(monkeypatch: pytest.MonkeyPatc
     thread.join()
 
 
-def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored() -> None:
+def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored():
     for _ in range(2):
         with lb_mpi.asked_to_stop(COMM) as asked:
             assert asked() is None
@@ -705,12 +694,12 @@ def test_a_signal_to_save_that_arrives_as_the_block_ends_is_ignored() -> None:
         signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
-def test_no_two_kinds_of_messages_have_the_same_tag() -> None:
+def test_no_two_kinds_of_messages_have_the_same_tag():
     assert len({int(tag) for tag in Tag}) == len(Tag.__members__)
     assert max(Tag) == Tag.HALO <= MOST <= COMM.Get_attr(MPI.TAG_UB)
 
 
-def test_a_rank_in_another_call_is_named_with_it() -> None:
+def test_a_rank_in_another_call_is_named_with_it():
     comm = used()
     with lb_mpi.Pool(comm) as pool, warned(release, f" s in a map of lb_mpi.Pool: rank {LATE} is in another call"):
         if RANK == LATE:
@@ -725,11 +714,11 @@ def test_a_rank_in_another_call_is_named_with_it() -> None:
     comm.Free()
 
 
-def test_ctrl_c_comes_through_in_a_function_within_a_function() -> None:
+def test_ctrl_c_comes_through_in_a_function_within_a_function():
     """A driver that is called by a function that another one has called: what comes afterwards is interrupted at once."""
     comm = used()
 
-    def task(_item: int) -> None:
+    def task(_item):
         with lb_mpi.Pool(MPI.COMM_SELF) as own:
             own.map(abs, 2)
         os.kill(os.getpid(), signal.SIGINT)
@@ -742,7 +731,7 @@ def test_ctrl_c_comes_through_in_a_function_within_a_function() -> None:
     comm.Free()
 
 
-def test_a_call_ends_although_another_thread_has_bound_the_ranks_meanwhile() -> None:
+def test_a_call_ends_although_another_thread_has_bound_the_ranks_meanwhile():
     """An executor that another thread opens on rank 0; the others are in this call, and wait for its end."""
     with collective.opened(COMM, "lb_mpi.search"):
         ends = [busy.bind(COMM, "while the other ranks serve", here=False)] if RANK == 0 else []

@@ -1,7 +1,5 @@
 """Profiles on real ranks: programs with time stamps put in by hand; results unchanged; what uses mpi4py still works."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -9,9 +7,7 @@ import socket
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +15,8 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.cli.profile.profile import ANYBODY, Line, common, summary
-from lb_mpi.cli.profile.script import Ended, ProfiledProgram, compared, split_collectives
+from lb_mpi.cli.profile.profile import ANYBODY, common, summary
+from lb_mpi.cli.profile.script import ProfiledProgram, compared, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from tests.mpi.sizes import COMM, RANK, SIZE, several
 
@@ -28,7 +24,7 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
+def _as_before():
     argv, path, main = sys.argv, [*sys.path], sys.modules["__main__"]
     yield
     sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, main
@@ -36,7 +32,7 @@ def _as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
+def recorder():
     """Timed classes in the place of mpi4py's own, for this test."""
     recorder = Recorder(COMM)
     installed = Installed(recorder)
@@ -44,7 +40,7 @@ def recorder() -> Iterator[Recorder]:
     installed.remove()
 
 
-def profiled(path: Path, *arguments: str, **options: Any) -> tuple[Ended, str, dict[str, Any]]:
+def profiled(path, *arguments, **options):
     """How it ended, what it has printed, the names of the program."""
     options = {"module": False, **options}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -52,7 +48,7 @@ def profiled(path: Path, *arguments: str, **options: Any) -> tuple[Ended, str, d
     return ended, printed.getvalue(), vars(sys.modules["__main__"])
 
 
-def written(folder: Path, text: str) -> Path:
+def written(folder, text):
     """A program of these lines, on all ranks."""
     path = folder / "program.py"
     if RANK == 0:
@@ -62,7 +58,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path) -> Callable[..., tuple[Ended, str, dict[str, Any]]]:
+def run(folder):
     """A function that profiles a program of some lines."""
     return lambda text, *arguments, **options: profiled(written(folder, text), *arguments, **options)
 
@@ -154,7 +150,7 @@ def test_mistakes_are_errors_on_all_ranks(program, module):
         ProfiledProgram([program], module=module)
 
 
-def lines(recorder: Recorder) -> dict[str, Line]:
+def lines(recorder):
     """What has been recorded, by call."""
     return {line.call: line for line in recorder.calls.lines}
 

@@ -7,16 +7,11 @@ What is rare in random calls is forced: all rows of a rank are computed by anoth
 what stores and compares results must be found then.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os
 import random
-import types
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -37,9 +32,7 @@ N = int(os.environ.get("LB_MPI_RANDOM", "15"))
 pytestmark = pytest.mark.mpi
 
 
-Columns = tuple[np.ndarray, ...]
-
-FORMS: dict[str, Callable[[np.ndarray], Any]] = {  # of results, row by row, for (n, 3) rows
+FORMS = {  # of results, row by row, for (n, 3) rows
     "rows": lambda rows: rows + rows[:, ::-1],
     "numbers": lambda rows: rows[:, 0] + rows[:, 1] + rows[:, 2],
     "flags": lambda rows: rows[:, 0] != rows[:, 1],
@@ -49,11 +42,11 @@ FORMS: dict[str, Callable[[np.ndarray], Any]] = {  # of results, row by row, for
 }
 
 
-def columns(result: Any) -> Columns:
+def columns(result):
     return (result,) if isinstance(result, np.ndarray) else tuple(result)
 
 
-def differs(result: Any, expected: Any) -> str:
+def differs(result, expected):
     """What is wrong with a result, if anything."""
     pairs = list(zip(columns(result), columns(expected), strict=False))
     if type(result) is not type(expected) or any((a.dtype, a.shape) != (b.dtype, b.shape) for a, b in pairs):
@@ -64,10 +57,10 @@ def differs(result: Any, expected: Any) -> str:
 class OwnArrays:
     """Copies results into arrays that are used again in each call, as programs do to save allocations."""
 
-    def __init__(self) -> None:
-        self._arrays: dict[Any, np.ndarray] = {}
+    def __init__(self):
+        self._arrays = {}
 
-    def __call__(self, result: Any) -> Any:
+    def __call__(self, result):
         kept = []
         for k, column in enumerate(columns(result)):
             kind = (k, column.dtype, column.shape[1:])
@@ -78,7 +71,7 @@ class OwnArrays:
         return kept[0] if isinstance(result, np.ndarray) else type(result)(kept)
 
 
-def draw_graph(rng: random.Random) -> Graph | None:
+def draw_graph(rng):
     pairs = [(a, b) for a in range(SIZE) for b in range(a + 1, SIZE)]
     some = sorted(rng.sample(pairs, rng.randint(0, len(pairs))))
     ends = [[a for a, _ in some], [b for _, b in some]]
@@ -86,10 +79,10 @@ def draw_graph(rng: random.Random) -> Graph | None:
     return rng.choice([None, parse(f"complete:{SIZE}"), parse(f"ring:{SIZE}"), drawn])
 
 
-def calls(seed: int) -> int:
+def calls(seed):
     """One Balancer with some calls; how many have failed, as they were meant to."""
     rng, mine = random.Random(seed), np.random.default_rng([seed, RANK])
-    options: dict[str, Any] = {
+    options = {
         "graph": draw_graph(rng),
         "scheme": rng.choice(["auto", *ROWS_SCHEMES]),
         "when": rng.choice(["auto", "always", "always", 0.1]),
@@ -149,7 +142,7 @@ def calls(seed: int) -> int:
     return failed
 
 
-def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
+def choose_way(balancer, *, home):
     """On all ranks: the next call is one at home, or a full one."""
     decider = balancer._decider
     decider.quick.stop()
@@ -159,7 +152,7 @@ def choose_way(balancer: lb_mpi.Balancer, *, home: bool) -> None:
 
 @pytest.mark.every_size
 def test_exact_or_an_error_and_then_as_new():
-    first, failed = int(os.environ.get("LB_MPI_SEED", "0")), list[int]()
+    first, failed = int(os.environ.get("LB_MPI_SEED", "0")), []
     for_each_seed(range(first, first + N), lambda seed: failed.append(calls(seed)))
     assert sum(failed) or N < 15
 
@@ -167,13 +160,13 @@ def test_exact_or_an_error_and_then_as_new():
 # --- all rows of a rank are computed by another one ----------------------------------------------------------------------
 
 
-def lend_all(balancer: lb_mpi.Balancer) -> None:
+def lend_all(balancer):
     """From the next call on, rank 1 computes all rows of rank 0."""
     zero, one = np.zeros(1), np.ones(1)
     balancer._knowledge.follow(Plan(np.array([0]), np.array([1]), 1e9 * one, one, one, zero))
 
 
-def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
+def lent_away(scheme, n, others, *, quick=False):
     """What is wrong, on all ranks alike, when all `n` rows of rank 0 are computed elsewhere, in several forms of results.
 
     The other ranks have `others` rows: some, and rank 1 gets the rows of rank 0 by plan; or none, and they help rank 0, an
@@ -189,7 +182,7 @@ def lent_away(scheme: str, n: int, others: int, *, quick: bool = False) -> str:
         if k >= n_before or not quick:
             balancer._decider.quick.left = int(quick and k > n_before)
 
-        def function(block: np.ndarray, form: str = form) -> Any:
+        def function(block, form=form):
             pass_time(row_s * len(block))
             return FORMS[form](block)
 
@@ -213,14 +206,14 @@ def test_a_rank_whose_rows_were_all_lent_gets_results_of_the_form_of_the_others(
     assert not lent_away(scheme, n, others, quick=quick)
 
 
-def failed_quickly(scheme: str, *, home: bool = False) -> str:
+def failed_quickly(scheme, *, home=False):
     """What is wrong, on all ranks alike, when the function of the last rank fails in a quick call, or in one at home.
 
     It fails after its first block, if there are several, so the rank has results of the usual form.
     """
     rows, bad, seen, found = np.arange(60.0).reshape(-1, 3), [False], [False], ""
 
-    def function(block: np.ndarray) -> np.ndarray:
+    def function(block):
         if bad[0] and RANK == SIZE - 1:
             if seen[0] or len(block) == len(rows):
                 raise ArithmeticError("meant")
@@ -263,7 +256,7 @@ def test_a_function_that_fails_in_a_quick_call_is_an_error_on_all_ranks_in_that_
 
 
 EARLY = ("Results.receive", "self.checksum = UNKNOWN", "self.checksum = head(buffer).checksum")
-CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see tests/protocol/mutate.py
+CHANGES = [  # see tests/protocol/mutate.py
     # A rank that has received results says that it knows their form.
     (rows_module, [EARLY]),
     # It says so, and nobody looks whether results are missing.
@@ -299,7 +292,7 @@ CHANGES: list[tuple[types.ModuleType, list[tuple[str, str, str]]]] = [  # see te
 MUTANTS = [[(module, *change) for change in changes] for module, changes in CHANGES]
 
 
-def find_fault() -> None:
+def find_fault():
     for quick, others, scheme in itertools.product((False, True), (6, 0), ("direct", "fos")):
         assert not lent_away(scheme, 1, others, quick=quick)
     assert not failed_quickly("direct")

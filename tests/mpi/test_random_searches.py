@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
 class Tree(Pile):
     """A pile that may be empty, whose parts are padded, and of which one method fails, sooner or later, on some ranks."""
 
-    def __init__(self, draw: random.Random) -> None:
+    def __init__(self, draw):
         super().__init__(draw.choice([1, 2, 10, 100, 1000, 3000]))
         self.wanted = draw.choice([0, 0, draw.randint(1, self.limit)])
         self.empty = draw.random() < 0.1
@@ -33,31 +33,31 @@ class Tree(Pile):
         self.calls = draw.choice([1, 2, 30]) if only in (None, COMM.rank) else -1  # of the failing method until it fails
         self.failed = False
 
-    def on_call(self, method: str) -> None:
+    def on_call(self, method):
         if method == self.failing:
             self.calls -= 1
             if self.calls == 0:
                 self.failed = True
                 RAISES[self.how]()
 
-    def start(self) -> None:
+    def start(self):
         if self.empty:
             self.on_call("start")
         else:
             super().start()
 
-    def work(self, units: int) -> int:
+    def work(self, units):
         return super().work(min(units, 20))
 
-    def split(self) -> bytes | None:
+    def split(self):
         part = super().split()
         return None if part is None else bytes(self.padding) + part
 
-    def absorb(self, payload: bytes) -> None:
+    def absorb(self, payload):
         super().absorb(payload[self.padding :])
 
 
-def one(seed: int) -> None:
+def one(seed):
     draw = random.Random(seed)
     options = {
         "route": ("ring", "random")[seed // 3 % 2],  # the same on all ranks

@@ -5,9 +5,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from benchmarks.campaign_rebalance_ranks import case
 from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph import rebalance
-from lb_mpi.mpi.graph.halo import HaloPlan
 from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
@@ -28,22 +25,22 @@ from tests.mpi.test_distribute import weighted
 pytestmark = pytest.mark.mpi
 
 
-def deal(graph: Graph, method: str = "block", **options: Any) -> HaloPlan:
+def deal(graph, method="block", **options):
     return lb_mpi.distribute(COMM, on_root(graph), method=method, **options)
 
 
-def at_speed(plan: HaloPlan, speed: float) -> None:
+def at_speed(plan, speed):
     """Let this rank be so fast, as if that had been measured; what it has really computed since does not count."""
     plan._balance._speeds.clear()
     plan._balance._speeds.extend([speed] * 5)
     plan._balance._before = None
 
 
-def speeds(seed: int) -> np.ndarray:
+def speeds(seed):
     return np.random.default_rng(seed).uniform(0.2, 1.0, SIZE)
 
 
-def check(plan: HaloPlan, graph: Graph) -> None:
+def check(plan, graph):
     """The plan is that of a fresh distribution by its owners, array for array."""
     owners = COMM.bcast(plan.owners())
     assert np.array_equal(np.flatnonzero(owners == RANK), plan.vertices)
@@ -92,7 +89,7 @@ def test_parts_that_are_no_slabs_are_an_error_on_all_ranks():
 # --- values ---
 
 
-def moved_by_speeds(plan: HaloPlan, seed: int, *values: Any, **options: Any) -> tuple[Any, ...]:
+def moved_by_speeds(plan, seed, *values, **options):
     at_speed(plan, speeds(seed)[RANK])
     return plan.rebalance(*values, when="always", **options)
 
@@ -165,7 +162,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_
         assert opportunities.promises.part == 1.0  # that no lighter cut was found breaks no promise
 
 
-def virtual(plan: HaloPlan, seconds: Callable[[int], float], steps: int, **options: Any) -> list[float]:
+def virtual(plan, seconds, steps, **options):
     """Run steps in virtual time; return the seconds of each one's slowest rank.  `seconds`: of a step on this rank."""
     slowest, (values,) = [], (plan.vertices * 1.0,)
     for step in range(steps):
@@ -232,13 +229,13 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
         assert all('graphs need numba: pip install "PATH/TO/CLONE[graphs]"' in text for text in reported)
 
 
-def move(balance: PlanBalance, owners: Any, reason: BalanceReason = BalanceReason.GAIN, cost: float = 1.0) -> None:
+def move(balance, owners, reason=BalanceReason.GAIN, cost=1.0):
     """Let rank 0 have vertices of this cost that had these owners before, and expect 6 s for a step that took 8 s."""
     moved = rebalance.Moved(None, np.full(len(owners), cost), (), {}, np.array(owners, dtype=np.int64), 0, 0.0)
     balance.moved(moved, RebalanceOutcome(Decision(reason), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
 
 
-def after_a_move(speed: float, n: int, owners: list[int]) -> PlanBalance:
+def after_a_move(speed, n, owners):
     """A rank with n vertices of cost 1 and a speed that has been measured, after a move."""
     balance = PlanBalance(np.ones(n))
     balance._speeds.extend([speed] * 5)
@@ -356,7 +353,7 @@ def test_a_wait_does_not_count():
 
 
 class Interrupted:
-    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+    def __array__(self, *_, **__):
         raise KeyboardInterrupt
 
 
@@ -386,7 +383,7 @@ def test_costs_of_a_call_between_two_opportunities_count_at_the_next():
 
 def test_ctrl_c_is_raised_between_two_kernels(monkeypatch):
     """In a kernel that returns arrays it became a SystemError, or crashed."""
-    ended = list[bool]()
+    ended = []
 
     def press(*arguments, plain=pairs.home_of):
         signal.raise_signal(signal.SIGINT)
@@ -429,7 +426,7 @@ def test_plans_and_values_are_those_of_a_fresh_distribution_after_random_rebalan
 # --- mistakes ---
 
 
-def check_named(reported: list[str], says: str) -> None:
+def check_named(reported, says):
     kind, words = says.split(": ", 1)
     for text in reported:
         assert text.startswith((f"{kind}: {words}", f"{kind}: rank {LAST}: {words}", f"{kind}: rank 0: {words}")), text

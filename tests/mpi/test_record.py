@@ -8,8 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ from mpi4py import MPI
 
 from lb_mpi.mpi.common import recorder
 from lb_mpi.record.events import Driver, Phase, Way
-from lb_mpi.record.record import Stored, read
+from lb_mpi.record.record import read
 from tests.mpi.limits import largest_file
 from tests.process.lab import ROOT, until
 from tests.process.started import started
@@ -94,24 +92,24 @@ if __name__ == "__main__":
 """
 
 
-def job(folder: Path, *arguments: str) -> dict[str, Any]:
+def job(folder, *arguments):
     """A run of N ranks that is recorded in a folder; it has not the variables of the run that this test is in."""
     argv, variables = here().job(N, [sys.executable, *arguments])
     return {"args": argv, "env": {**variables, "LB_MPI_RECORD": str(folder), "PYTHONPATH": str(ROOT)}, "cwd": ROOT}
 
 
-def printed(**options: Any) -> str:
+def printed(**options):
     """The output of a run, which must end well."""
     done = subprocess.run(**options, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def report(*arguments: Any) -> str:
+def report(*arguments):
     return printed(args=[sys.executable, "-m", "lb_mpi", "report", *map(str, arguments)], cwd=ROOT)
 
 
-def records(folder: Path) -> list[Stored]:
+def records(folder):
     return [read(path.read_bytes()) for path in sorted(folder.iterdir())]
 
 

@@ -4,14 +4,9 @@ A row of a table is a call as data: the door, the arguments that are wrong, the 
 are in test_numbers.py, what a user's function does in test_misbehaving_*.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +26,7 @@ from tests.pile import Pile
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 ALIKE = ", all ranks alike"  # with the wrong argument, since it is compared first; of others, the root alone looks at some
 BY_ALL = ("map", "imap", "distribute")
-BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
+BAD_ROWS = [
     ([1.0, 2.0], TypeError, r"rows\[0\] of type float: expected a numpy array"),
     (np.array([None]), TypeError, "rows of dtype object: expected no Python objects"),
     (np.float64(3.0), TypeError, "rows of type float64: expected a numpy array"),
@@ -41,7 +36,7 @@ BAD_ROWS: list[tuple[Any, type[Exception], str]] = [
     (np.ma.masked_array([1.0]), TypeError, "expected a numpy array"),
     (ROWS.view(np.matrix), TypeError, "rows of type matrix: expected a numpy array"),
 ]
-BAD_VALUES: list[tuple[Any, type[Exception], str]] = [
+BAD_VALUES = [
     (np.zeros(6), ValueError, r"values\[0\] has 6 rows: expected 5"),
     (np.float64(1.0), TypeError, r"values\[0\] of type float64"),
     (np.zeros(()), ValueError, r"values\[0\] of shape \(\)"),
@@ -53,7 +48,7 @@ BAD_VALUES: list[tuple[Any, type[Exception], str]] = [
     (sparse.eye_array(6).tocsr(), ValueError, r"values\[0\] has 6 rows"),
     (sparse.csr_array(np.ones(5)), ValueError, r"values\[0\], a sparse array of shape \(5,\)"),
 ]
-OTHERS: Any = {"hosts": ("a",) * 9, "speeds": np.ones(9), "latency_s": np.zeros((9, 9)), "s_per_byte": np.zeros((9, 9))}
+OTHERS = {"hosts": ("a",) * 9, "speeds": np.ones(9), "latency_s": np.zeros((9, 9)), "s_per_byte": np.zeros((9, 9))}
 
 
 class Plain(Pile):
@@ -64,8 +59,7 @@ class Misspelt(Pile):
     absorb = lb_mpi.Problem.absorb
 
 
-Row = tuple[str, dict[str, Any], type[Exception], str]
-REFUSED: list[Row] = [
+REFUSED = [
     ("Pool", {"root": SIZE}, ValueError, f"root = {SIZE}: expected"),
     ("Pool", {"speeds": [0.0] * SIZE}, ValueError, r"speeds\[0\] = 0.0: expected"),
     ("Pool", {"speeds": [1.0] * (SIZE + 1)}, ValueError, r"speeds of shape \(\d,\) = \[1.0.*: expected"),
@@ -192,7 +186,7 @@ REFUSED: list[Row] = [
     ("save", {"index": [0.5, 1, 2]}, ValueError, r"index is \(3,\) of float64: expected \(n,\) integers"),
 ]  # fmt: skip
 DIFFERENT = [np.zeros((5, 2), "f4"), np.zeros((5, 3)), np.zeros(5), (np.zeros((5, 2)),)]
-DIFFER: list[Row] = [  # good ones, which aren't those of the other ranks
+DIFFER = [  # good ones, which aren't those of the other ranks
     *[("Balancer", one, ValueError, next(iter(one))) for one in
       ({"scheme": "fos"}, {"every": 2}, {"when": 0.1}, {"tolerance": 0.1})],
     *[("map_rows", {"rows": rows}, TypeError, "rows") for rows in DIFFERENT],
@@ -223,7 +217,7 @@ DIFFER: list[Row] = [  # good ones, which aren't those of the other ranks
 ]  # fmt: skip
 
 
-def check_all(rows: Sequence[Row], door: str, folder: Path, *, by_all: bool = False, more: str = "") -> None:
+def check_all(rows, door, folder, *, by_all=False, more=""):
     """Each wrong call is the error of its row on all ranks, whose text also has `more`; then a right one works."""
     made, call = CALLS[door.removesuffix(ALIKE)]
     with made(folder) as one:

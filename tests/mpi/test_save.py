@@ -1,14 +1,9 @@
 """Rows saved by some ranks and loaded by others: the same rows in their global order, or a clear error on all ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
 import warnings
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,13 +24,13 @@ HERE = COMM.rank == COMM.size - 1  # where an argument is another one: on one ra
 
 
 @pytest.fixture
-def folder(folder: Path) -> Path:
+def folder(folder):
     """One that all ranks see, and that isn't there yet."""
     return folder / "saves"
 
 
 @contextlib.contextmanager
-def first_ranks(size: int) -> Iterator[MPI.Intracomm | None]:
+def first_ranks(size):
     """A communicator of the first ranks; None on the others, who wait for them at the end of the block."""
     comm = COMM.Split(0 if COMM.rank < size else MPI.UNDEFINED)
     yield comm if comm != MPI.COMM_NULL else None
@@ -44,7 +39,7 @@ def first_ranks(size: int) -> Iterator[MPI.Intracomm | None]:
     COMM.Barrier()
 
 
-def whole(kind: Any = "<f8", trailing: tuple[int, ...] = (), n: int = N) -> np.ndarray[Any, Any]:
+def whole(kind="<f8", trailing=(), n=N):
     """All rows; all different."""
     dtype = np.dtype(kind)
     if dtype.names:
@@ -54,7 +49,7 @@ def whole(kind: Any = "<f8", trailing: tuple[int, ...] = (), n: int = N) -> np.n
     return np.arange(n * int(np.prod(trailing)), dtype="i8").reshape(n, *trailing).astype(dtype)
 
 
-def share(rows: np.ndarray[Any, Any], comm: MPI.Intracomm) -> np.ndarray[Any, Any]:
+def share(rows, comm):
     """This rank's rows, when all have as many."""
     return np.array_split(rows, comm.size)[comm.rank]
 
@@ -103,7 +98,7 @@ def test_two_are_kept_and_one_runs_on_from_the_last(folder):
         assert signs.read(bytes(signs._page.bytes)).saved == 6
 
 
-def saved_twice(folder: Path) -> list[Path]:
+def saved_twice(folder):
     """Steps 1 and 2; the parts of step 2."""
     for step in (1, 2):
         lb_mpi.save(COMM, folder, step, heat=np.full(5, step + COMM.rank / 10))
@@ -111,7 +106,7 @@ def saved_twice(folder: Path) -> list[Path]:
     return sorted((folder / "save-00000002").glob("*.npy"))
 
 
-def damage(path: Path, how: str) -> None:
+def damage(path, how):
     data = path.read_bytes()
     if how == "lost":
         path.unlink()

@@ -4,7 +4,6 @@ import itertools
 import os
 import signal
 import warnings
-from pathlib import Path
 
 import pytest
 from mpi4py import MPI
@@ -21,16 +20,16 @@ pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _compiled() -> None:
+def _compiled():
     compile_kernels()
 
 
 @pytest.fixture
-def saves(folder: Path) -> Path:
+def saves(folder):
     return folder / "saves"
 
 
-def count(comm: MPI.Intracomm, saves: Path, **options: object) -> object:
+def count(comm, saves, **options):
     """T1, saved after each of a few hundred quanta: a save waits for the disk."""
     problem = UnbalancedTreeSearch(TREES["T1"])
     return lb_mpi.search(comm, problem, threshold=16.0, save=saves, save_every_s=0.01, quantum=20_000, **options).value

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.mpi
 class SlowPile(Pile):
     """Units of some tens of microseconds, so that there is time to balance."""
 
-    def work(self, units: int) -> int:
+    def work(self, units):
         spin(20e-6)
         return super().work(1)
 

@@ -97,7 +97,7 @@ def test_a_unit_that_takes_long_is_one():
 # --- python -m lb_mpi info ---
 
 
-def info(*arguments: str) -> tuple[int, str, str]:
+def info(*arguments):
     """Exit code (the same on all ranks), and what all ranks together have printed."""
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -162,7 +162,7 @@ def test_only_one_rank_speaks_of_unknown_options():
 # --- what is known from one door to the next ---------------------------------------------------------------------------
 
 
-def known(comm: MPI.Intracomm, emulated_speed: float = 1.0, learned: KnownSpeeds | None = None) -> list[KnownSpeeds | None]:
+def known(comm, emulated_speed=1.0, learned=None):
     """Open a door that learns this, and return what each rank knew before."""
     with opened(comm, "lb_mpi.measure") as own:
         found = speeds.known_speeds(own, emulated_speed)
@@ -170,7 +170,7 @@ def known(comm: MPI.Intracomm, emulated_speed: float = 1.0, learned: KnownSpeeds
     return comm.allgather(found)
 
 
-def find_fault() -> None:
+def find_fault():
     """What one rank has learned all know in the next door of these ranks; others, or slower ones, are not known."""
     slow = KnownSpeeds((1.0,) * (SIZE - 1) + (0.1,), (0.1,) * SIZE)
     comm, emulated = COMM.Dup(), 0.5 if RANK == SIZE - 1 else 1.0

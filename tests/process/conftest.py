@@ -1,7 +1,5 @@
 """Fixtures of the tests of whole processes."""
 
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,7 @@ from tools.environment import here
 
 
 @pytest.fixture
-def run_env(tmp_path: Path) -> Iterator[dict[str, str]]:
+def run_env(tmp_path):
     """Variables for launch/run, after which no process of it is left, and no file in its TMPDIR."""
     scratch = tmp_path / "tmp"
     scratch.mkdir()

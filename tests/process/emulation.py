@@ -19,7 +19,7 @@ HERE = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.env
 NAME = f"t{os.getpid()}"
 
 
-def missing() -> str:
+def missing():
     """Why root can have no emulated cluster here."""
     try:
         check()
@@ -31,7 +31,7 @@ def missing() -> str:
     return "" if done.returncode == 0 else f"no network namespaces here: {done.stderr.strip()}"
 
 
-def missing_ssh() -> str:
+def missing_ssh():
     """Why its hosts can have no OpenSSH server here."""
     try:
         openssh.check()
@@ -40,7 +40,7 @@ def missing_ssh() -> str:
     return missing()
 
 
-def no_mpiexec() -> str:
+def no_mpiexec():
     return "" if shutil.which("mpiexec", path=HERE["PATH"]) else "no mpiexec"
 
 
@@ -61,7 +61,7 @@ if found:
 """
 
 
-def seen(said: str) -> float:
+def seen(said):
     """Check what PING prints on three hosts, which share no memory; return the least seconds of a message and its answer."""
     found = json.loads(said)
     assert [one[:3] for one in found] == [[f"h{k}", f"10.77.0.{k}", 1] for k in (1, 2, 3)]
@@ -72,13 +72,13 @@ needs_root = pytest.mark.skipif(bool(missing()), reason=missing() or "-")
 needs_mpiexec = pytest.mark.skipif(bool(no_mpiexec()), reason=no_mpiexec() or "-")
 
 
-def cluster(*arguments: str, name: str = NAME) -> subprocess.CompletedProcess[str]:
+def cluster(*arguments, name=NAME):
     """Run launch/cluster."""
     command = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", name, *arguments]
     return subprocess.run(command, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)
 
 
-def status(name: str = NAME) -> dict[str, dict[str, int]]:
+def status(name=NAME):
     """The bytes that the network device of each host has carried, and the number of its processes."""
     found = {}
     for path in sorted(NETNS.glob(f"lbmpi-{name}-h[0-9]*")):
@@ -93,11 +93,11 @@ def status(name: str = NAME) -> dict[str, dict[str, int]]:
     return found
 
 
-def leftovers(name: str = NAME) -> list[Path]:
+def leftovers(name=NAME):
     return [path for folder in (NETNS, RUN) for path in folder.glob(f"lbmpi-{name}*")]
 
 
-def kill_host(host: str, name: str = NAME) -> None:
+def kill_host(host, name=NAME):
     """Kill all that runs on a host, at once, as when it loses its power."""
     command = ["ip", "netns", "pids", f"lbmpi-{name}-{host}"]
     for pid in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split():

@@ -6,7 +6,6 @@ A line for each case that fails, with the reason if it is known; the exit code i
 import importlib
 import sys
 import unittest
-from typing import Any
 
 import lb_mpi
 
@@ -26,11 +25,11 @@ CASES = {  # class: module, where they are several
 }
 
 
-def cases() -> list[type[unittest.TestCase]]:
+def cases():
     package = importlib.import_module("test.test_concurrent_futures")
     importlib.import_module("test.support").verbose = 0
 
-    def find(name: str, module: str) -> Any:
+    def find(name, module):
         if not hasattr(package, "__path__"):
             return getattr(package, name)
         return getattr(importlib.import_module(f"{package.__name__}.{module}"), name)
@@ -39,7 +38,7 @@ def cases() -> list[type[unittest.TestCase]]:
     return [type(name, (find(name, module), *bases), {"executor_type": lb_mpi.Executor}) for name, module in CASES.items()]
 
 
-def main() -> int:
+def main():
     suite = unittest.TestSuite(map(unittest.defaultTestLoader.loadTestsFromTestCase, cases()))
     n, result = suite.countTestCases(), unittest.TestResult()
     suite.run(result)

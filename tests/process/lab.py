@@ -5,12 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from tests.process.started import LIMIT_S, started
 
@@ -53,13 +48,13 @@ sys.exit(max([rank.wait() for rank in ranks]))
 """
 
 
-def script(path: Path, text: str) -> str:
+def script(path, text):
     path.write_text(f"#!{sys.executable}\n{text}")
     path.chmod(0o755)
     return str(path)
 
 
-def mpi_library() -> str:
+def mpi_library():
     """The MPI library of this environment."""
     argv = [sys.executable, "-m", "lb_mpi.mpi.common.facts"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True, timeout=LIMIT_S)
@@ -69,7 +64,7 @@ def mpi_library() -> str:
 class Lab:
     """Host lists, and commands to use them."""
 
-    def __init__(self, folder: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, library, monkeypatch):
         self.folder = folder
         path = folder / "path"
         path.mkdir()
@@ -83,27 +78,27 @@ class Lab:
         says = f"HYDRA build details:\n    Version:   {version}" if name == "MPICH" else f"mpiexec (Open MPI) {version}"
         self.mpiexec = script(path / "mpiexec", MPIEXEC.format(says=says))
 
-    def arguments(self, hosts: str, *more: str) -> list[str]:
+    def arguments(self, hosts, *more):
         (self.folder / "hosts.txt").write_text(hosts.replace(" ", "\n"))
         return ["--hosts", str(self.folder / "hosts.txt"), *more]
 
-    def start(self, hosts: str, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    def start(self, hosts, *more):
         return started([sys.executable, str(ROOT / "launch" / "run"), *self.arguments(hosts, *more)], cwd=ROOT)
 
-    def run(self, hosts: str, *more: str) -> tuple[int, str, str]:
+    def run(self, hosts, *more):
         with self.start(hosts, *more) as process:
             out, err = process.communicate(timeout=LIMIT_S)
         return process.returncode, out, err
 
 
-def gone(pid: int) -> bool:
+def gone(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
 
 
-def until(condition: Callable[[], Any]) -> Any:
+def until(condition):
     deadline = time.monotonic() + LIMIT_S
     while not (value := condition()):
         assert time.monotonic() < deadline

@@ -20,7 +20,7 @@ from lb_mpi.cli.run.host import MOVED_BYTES
 SLOW_S = 4.0  # longer than ranks may hang
 
 
-def save(folder: Path) -> int:
+def save(folder):
     """The number of starts, this one among them, kept in a file."""
     file = folder / "starts"
     number = len(file.read_text()) + 1 if file.exists() else 1
@@ -29,10 +29,10 @@ def save(folder: Path) -> int:
     return number
 
 
-def wait_for_signal(folder: Path) -> None:
+def wait_for_signal(folder):
     """Say that one can save, and do it at the signal."""
 
-    def stop(_number: int, _frame: object) -> None:
+    def stop(_number, _frame):
         (folder / "saved").touch()
         os._exit(signs.SAVED)
 
@@ -43,7 +43,7 @@ def wait_for_signal(folder: Path) -> None:
         time.sleep(0.01)
 
 
-def wait_together(comm: MPI.Intracomm, folder: Path, then: str) -> None:
+def wait_together(comm, folder, then):
     """All ranks learn of the signal in the same step, save, and leave: with exit code 75, by Stopped, or as if complete."""
     with lb_mpi.asked_to_stop(comm) as asked:
         (folder / "ready").touch()
@@ -57,7 +57,7 @@ def wait_together(comm: MPI.Intracomm, folder: Path, then: str) -> None:
         lb_mpi.save(comm, folder / "saves", 2, rows=np.ones(4))
 
 
-def be_outside(what: str, comm: MPI.Intracomm) -> None:
+def be_outside(what, comm):
     """Outside of lb_mpi: wait for what never comes, or be slow."""
     if what == "wait-outside":
         threading.Event().wait()
@@ -70,7 +70,7 @@ def be_outside(what: str, comm: MPI.Intracomm) -> None:
     if what == "read-outside":
         read_end, write_end = os.pipe()
 
-        def write() -> None:
+        def write():
             while time.monotonic() < end:
                 time.sleep(0.25)
                 os.write(write_end, bytes(MOVED_BYTES))
@@ -81,7 +81,7 @@ def be_outside(what: str, comm: MPI.Intracomm) -> None:
             pass
 
 
-def ancestor(generation: int) -> int:
+def ancestor(generation):
     """The process that watches this one (1: rank.py), or watches that."""
     pid = os.getpid()
     for _ in range(generation):
@@ -89,7 +89,7 @@ def ancestor(generation: int) -> int:
     return pid
 
 
-def main(what: str, folder: Path) -> None:
+def main(what, folder):
     """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
     number = save(folder) if comm.rank == 0 else 0
@@ -127,7 +127,7 @@ def main(what: str, folder: Path) -> None:
         while not (folder / "go").exists():
             time.sleep(0.01)
 
-    def task(item: int) -> int:
+    def task(item):
         if number == 1 and what in ("stop", "leave"):  # until the last rank has got a task, too
             if last:
                 (folder / "met").touch()

@@ -2,7 +2,6 @@
 
 import socket
 import sys
-from pathlib import Path
 
 from tests.process.lab import ROOT
 from tests.process.started import LIMIT_S, started
@@ -11,14 +10,14 @@ HOST = socket.gethostname()
 DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
 
 
-def argv(what: str, folder: Path, *options: str) -> list[str]:
+def argv(what, folder, *options):
     # mpi4py aborts the job when a program raises; without it, MPI_Finalize waits for the other ranks
     plain = [] if what == "interrupted" else ["-m", "mpi4py"]
     program = [sys.executable, *plain, str(ROOT / "tests" / "process" / "misfortune.py"), what, str(folder)]
     return [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", *options, "--", *program]
 
 
-def run(what: str, folder: Path, env: dict[str, str], *options: str) -> tuple[int, str, str]:
+def run(what, folder, env, *options):
     with started(argv(what, folder, *options), cwd=ROOT, env=env) as process:
         out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, out, err

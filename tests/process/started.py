@@ -4,10 +4,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,7 @@ LIMIT_S = 120.0
 needs_mpiexec = pytest.mark.skipif(not (Path(sys.prefix) / "bin" / "mpiexec").exists(), reason="no mpiexec here")
 
 
-def on_ranks(n: int, *arguments: str, text: str = "", env: Mapping[str, str] | None = None) -> tuple[int, str]:
+def on_ranks(n, *arguments, text="", env=None):
     """Run python with `arguments`, the last of which is then the file of a `text`; its exit code and all that it prints."""
     if text:
         Path(arguments[-1]).write_text(text)
@@ -27,14 +25,14 @@ def on_ranks(n: int, *arguments: str, text: str = "", env: Mapping[str, str] | N
         return code, output.read().decode(errors="replace")
 
 
-def _heed() -> None:
+def _heed():
     """What a script starts in the background, or nohup, inherits SIGINT or SIGHUP as ignored."""
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
 @contextmanager
-def started(argv: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+def started(argv, **options):
     """Start `argv`, which heeds Ctrl-C whoever runs the tests; killed at the end of the block if it has not ended."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, **options}
     with subprocess.Popen(argv, preexec_fn=_heed, **options) as process:

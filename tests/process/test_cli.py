@@ -22,7 +22,7 @@ from tools.documents import ROOT, blocks
 pytestmark = pytest.mark.one_mpi
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object]:
+def answer(capsys, *arguments):
     assert main([*arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 

@@ -4,10 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -90,7 +86,7 @@ def test_of_two_starts_at_once_one_is_refused_and_leaves_the_other_alone(monkeyp
 
 
 @pytest.fixture(scope="module", params=["0", "1"], ids=["no delay", "1 ms"])
-def delay_ms(request: pytest.FixtureRequest) -> Iterator[float]:
+def delay_ms(request):
     """A cluster of three hosts with that delay between them."""
     try:
         if request.param != "0" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
@@ -103,13 +99,13 @@ def delay_ms(request: pytest.FixtureRequest) -> Iterator[float]:
     assert leftovers() == []
 
 
-def on_hosts(delay_ms: str) -> Callable[[Any], Any]:
+def on_hosts(delay_ms):
     """On the cluster with that delay alone."""
     mark = pytest.mark.parametrize("delay_ms", [delay_ms], indirect=True)
     return lambda test: needs_root(needs_mpiexec(mark(test)))
 
 
-def run(*program: str) -> str:
+def run(*program):
     """What the program prints on three hosts, whose network must have carried it."""
     before = status()
     done = cluster("run", "--", *program)
@@ -121,7 +117,7 @@ def run(*program: str) -> str:
     return done.stdout
 
 
-def running(program: str, folder: Path, *options: str, more: str = "") -> AbstractContextManager[subprocess.Popen[str]]:
+def running(program, folder, *options, more=""):
     """A program on the cluster, which gets the folder."""
     launch = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", NAME, "run", *options]
     return started([*launch, "--", "python", "-c", program, str(folder), *more.split()], cwd=ROOT, env=HERE)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,7 @@ SECONDS = 30.0  # within which a refusal is printed, on a busy machine; ssh itse
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[None]:
+def lab():
     """A cluster of three hosts with servers."""
     if missing_ssh():
         pytest.skip(missing_ssh())
@@ -38,7 +37,7 @@ def lab() -> Iterator[None]:
 
 
 @pytest.fixture
-def servers(lab: None) -> Iterator[None]:
+def servers(lab):
     """The cluster as it was made, again after the test."""
     files = {path: path.read_text() for path in (FOLDER / "known_hosts", *FOLDER.glob("h*/authorized_keys"))}
     yield
@@ -46,7 +45,7 @@ def servers(lab: None) -> Iterator[None]:
         path.write_text(text)
 
 
-def logins(host: str) -> int:
+def logins(host):
     return (FOLDER / host / "log").read_text().count("Accepted publickey")
 
 
@@ -63,12 +62,12 @@ def test_the_hosts_are_reached_by_ssh_alone(servers):
     assert all(host["processes"] == 1 for host in until(lambda: quiet(status(NAME))).values())
 
 
-def quiet(hosts: dict[str, dict[str, int]]) -> dict[str, dict[str, int]] | None:
+def quiet(hosts):
     """The hosts, when nothing but their servers runs on them: a session's end takes sshd a moment."""
     return hosts if all(host["processes"] == 1 for host in hosts.values()) else None
 
 
-def refusal(*program: str) -> str:
+def refusal(*program):
     """What launch/run says when it can't start on h2; it must say so soon."""
     began = time.monotonic()
     done = cluster("run", *(program or ("--check",)), name=NAME)
@@ -79,7 +78,7 @@ def refusal(*program: str) -> str:
     return lines[0]
 
 
-def log_in_with(host: str, words: str) -> None:
+def log_in_with(host, words):
     """Let a shell at `host` do this at each login before what it's asked for; $SSH_ORIGINAL_COMMAND is that."""
     (FOLDER / host / "authorized_keys").write_text(f'command="{words}" {(FOLDER / "id.pub").read_text()}')
 
@@ -128,7 +127,7 @@ def test_a_host_that_dies_while_a_program_runs(servers, tmp_path):
     assert "has no ssh server" in said
 
 
-def others() -> list[tuple[Path, int]]:
+def others():
     """Files of ssh that are not the cluster's, and when they were written."""
     folders = (Path("/etc/ssh"), Path.home() / ".ssh", Path("/run/sshd"))
     return [(path, path.stat().st_mtime_ns) for one in folders if one.is_dir() for path in [one, *one.rglob("*")]]

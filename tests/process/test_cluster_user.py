@@ -17,7 +17,7 @@ ORDINARY = ["unshare", "--user", "--map-user=1000", "--map-group=1000"] if os.ge
 OPENED = [*ORDINARY, *shlex.split(SHELL.replace("exec bash", 'exec "$@"')), "sh"]
 
 
-def missing() -> str:
+def missing():
     """Why an ordinary user can have no emulated cluster here."""
     if sys.platform != "linux":
         return "needs Linux"
@@ -29,7 +29,7 @@ needs_user_namespaces = pytest.mark.skipif(bool(missing()), reason=missing() or 
 CLUSTER = [sys.executable, str(ROOT / "launch" / "cluster"), "--name", NAME]
 
 
-def in_shell(script: str, shell: list[str] = OPENED) -> subprocess.CompletedProcess[str]:
+def in_shell(script, shell=OPENED):
     """Run a shell script, in which "$@" is launch/cluster."""
     argv = [*shell, "sh", "-c", script, "sh", *CLUSTER]
     return subprocess.run(argv, cwd=ROOT, env=HERE, capture_output=True, text=True, timeout=120)

@@ -6,7 +6,6 @@ Those marked as long are run when LB_MPI_LONG_DOCUMENTS is set.
 import os
 import re
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -22,14 +21,14 @@ PRINTS = re.compile(r"python -m lb_mpi (simulate|allocate|arrange|balance|partit
 CLONE = re.compile(r"\./launch/|-m (apps|benchmarks)\b")  # what only the clone has
 
 
-_printed: dict[str, str] = {}  # by commands that only print
+_printed = {}  # by commands that only print
 
 
-def names(page: Path) -> str:
+def names(page):
     return str(page.relative_to(ROOT))
 
 
-def run(command: str, folder: Path) -> str:
+def run(command, folder):
     """Run a command as a shell does in `folder`; what it has printed on stdout.
 
     A command that only prints runs once, however many pages show it.

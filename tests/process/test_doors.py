@@ -5,9 +5,6 @@ import math
 import pydoc
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,14 +18,14 @@ from tools.environment import here
 pytestmark = pytest.mark.one_mpi
 
 
-def needs_mpi() -> Any:
+def needs_mpi():
     return pytest.importorskip("mpi4py")
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_public_name_is_there_and_listed() -> None:
+def test_every_public_name_is_there_and_listed():
     needs_mpi()
     assert sorted(lb_mpi.__all__) == lb_mpi.__all__
     assert set(lb_mpi.__all__) == {name for name in dir(lb_mpi) if not name.startswith("_")}
@@ -38,7 +35,7 @@ def test_every_public_name_is_there_and_listed() -> None:
         lb_mpi.blance  # noqa: B018
 
 
-def test_help_shows_all_names_and_no_noise() -> None:
+def test_help_shows_all_names_and_no_noise():
     needs_mpi()
     text = pydoc.plain(pydoc.render_doc(lb_mpi))
     for name in lb_mpi.__all__:
@@ -47,20 +44,20 @@ def test_help_shows_all_names_and_no_noise() -> None:
         assert noise not in text
 
 
-def test_no_field_of_a_result_is_an_alias() -> None:
+def test_no_field_of_a_result_is_an_alias():
     needs_mpi()
     for name in lb_mpi.__all__:
         assert "Alias for field" not in pydoc.render_doc(getattr(lb_mpi, name)), name
 
 
-def test_importing_brings_neither_numpy_nor_mpi() -> None:
+def test_importing_brings_neither_numpy_nor_mpi():
     script = "import sys, lb_mpi.checks, lb_mpi.cli.run.hosts; print({'numpy', 'mpi4py', 'scipy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
 
 
 @pytest.mark.parametrize("door", ["Pool", "search", "Balancer"])
-def test_a_door_is_open_without_what_only_others_need(door: str) -> None:
+def test_a_door_is_open_without_what_only_others_need(door):
     heavy = "{'numba', 'scipy.sparse', 'scipy.linalg', 'networkx', 'numpy.ma'}"  # each 0.1 s and 20 MB; the last 10 ms
     script = f"import sys, lb_mpi; lb_mpi.{door}; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
@@ -68,7 +65,7 @@ def test_a_door_is_open_without_what_only_others_need(door: str) -> None:
 
 
 @needs_mpiexec
-def test_the_first_plan_of_a_balancer_needs_no_slow_import(tmp_path: Path) -> None:
+def test_the_first_plan_of_a_balancer_needs_no_slow_import(tmp_path):
     """On a machine of a tenth of the speed, an import of 0.3 s takes 3 s of the user's first step."""
     program = tmp_path / "program.py"
     program.write_text(FIRST_PLAN)
@@ -104,7 +101,7 @@ if MPI.COMM_WORLD.rank == 0:
 """
 
 
-def test_options_are_given_by_name() -> None:
+def test_options_are_given_by_name():
     allowed = {"partition": 2, "arrange": 2, "allocate": 2, "partition_metrics": 3, "as_graph": 1}
     for name, most in allowed.items():
         kinds = [parameter.kind for parameter in inspect.signature(getattr(lb_mpi, name)).parameters.values()]
@@ -114,7 +111,7 @@ def test_options_are_given_by_name() -> None:
 # --- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
+def test_numbers_of_numpy_are_numbers():
     assert lb_mpi.partition("ring:8", np.int8(2), imbalance=np.float32(0), seed=np.uint64(3)).sum() == 4
     found = lb_mpi.arrange("ring:3", np.arange(1, 4), seed=np.int64(1), tolerance=np.float32(0.1)).positions
     assert sorted(found.tolist()) == [0, 1, 2]
@@ -122,7 +119,7 @@ def test_numbers_of_numpy_are_numbers() -> None:
     assert Graph.from_edges(np.int64(2), [0], [1]).n == mesh(np.int64(1), np.int8(2)).n == 2  # type: ignore[arg-type]
 
 
-VALIDATORS: dict[str, tuple[Callable[[object], object], tuple[object, ...], tuple[object, ...]]] = {
+VALIDATORS = {
     "integer": (
         lambda v: checks.integer("x", v, 0, 9),
         (0, 9, np.int8(3), np.uint64(3)),
@@ -141,7 +138,7 @@ VALIDATORS: dict[str, tuple[Callable[[object], object], tuple[object, ...], tupl
 
 
 @pytest.mark.parametrize("kind", VALIDATORS)
-def test_one_validator_for_each_kind(kind: str) -> None:
+def test_one_validator_for_each_kind(kind):
     check, good, bad = VALIDATORS[kind]
     for value in good:
         check(value)
@@ -150,15 +147,15 @@ def test_one_validator_for_each_kind(kind: str) -> None:
             check(value)
 
 
-def test_a_list_says_how_many_numbers_it_has_and_should_have() -> None:
+def test_a_list_says_how_many_numbers_it_has_and_should_have():
     for text, size, says in (("1", 2, "x has 1 number: expected 2"), ("a", 1, "x = 'a': expected a number")):
         with pytest.raises(ValueError, match=f"^{says}$"):
             checks.comma_list("x", text, size)
 
 
-def test_values_without_a_repr_are_refused_with_a_message() -> None:
+def test_values_without_a_repr_are_refused_with_a_message():
     class Unspeakable:
-        def __repr__(self) -> str:
+        def __repr__(self):
             raise ZeroDivisionError
 
     with pytest.raises(ValueError, match="x = <Unspeakable>: expected an integer"):

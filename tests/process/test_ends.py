@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -79,7 +78,7 @@ LEFT = (
 
 
 @pytest.mark.skipif(here().mpi != "openmpi", reason="only there has Python crashed")
-def test_buffers_of_a_failed_call_outlive_python() -> None:
+def test_buffers_of_a_failed_call_outlive_python():
     tests = [str(ROOT / "tests" / "mpi" / name) for name in LEFT]
     code, text = on_ranks(2, "-m", "pytest", "--with-mpi", "-q", "-p", "no:cacheprovider", *tests)
     assert code == 0, text
@@ -87,7 +86,7 @@ def test_buffers_of_a_failed_call_outlive_python() -> None:
 
 @pytest.mark.parametrize("error", ["SystemExit(0)", "KeyboardInterrupt()"])
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
-def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple[str, ...], error: str) -> None:
+def test_a_rank_that_leaves_takes_the_others_along(tmp_path, runner, error):
     program = PROGRAM.format(error=error, kind=error.partition("(")[0])
     code, text = on_ranks(3, *runner, str(tmp_path / "program.py"), text=program, env={"PYTHONPATH": str(ROOT)})
     assert code not in (0, processes.HUNG), text
@@ -95,14 +94,14 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path: Path, runner: tuple
     assert "AssertionError" not in text
 
 
-def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path: Path) -> None:
+def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path):
     (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
     code, text = on_ranks(3, "-m", "apps.uts", "--tree", "T1L", env={"PYTHONPATH": str(tmp_path)})
     assert code not in (0, processes.HUNG), text
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
-def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[str, ...]) -> None:
+def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path, runner):
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first="import lb_mpi"))
     code, text = on_ranks(3, *runner, str(program), str(tmp_path / "seen"), env={"PYTHONPATH": str(ROOT)})
@@ -110,7 +109,7 @@ def test_ctrl_c_while_mpi_begins_ends_all_ranks(tmp_path: Path, runner: tuple[st
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])
-def test_ctrl_c_while_mpi_begins_is_reported_by_launch_run(tmp_path: Path, runner: tuple[str, ...]) -> None:
+def test_ctrl_c_while_mpi_begins_is_reported_by_launch_run(tmp_path, runner):
     program = tmp_path / "program.py"
     program.write_text(BEGINNING.format(first=""))
     (tmp_path / "sitecustomize.py").write_text("import os; os.write(2, b'mine\\n')")
@@ -142,7 +141,7 @@ ENDINGS = {
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_executor_never_entered_lets_mpi_be_finalized(tmp_path: Path, n: int) -> None:
+def test_an_executor_never_entered_lets_mpi_be_finalized(tmp_path, n):
     program = str(tmp_path / "program.py")
     made = "from mpi4py import MPI\nimport lb_mpi\nexecutor = lb_mpi.Executor(MPI.COMM_WORLD)\n"
     tasks = "done = executor.submit(abs, -1)\n" if n == 1 else ""
@@ -154,7 +153,7 @@ def test_an_executor_never_entered_lets_mpi_be_finalized(tmp_path: Path, n: int)
 
 
 @pytest.mark.parametrize("what", ENDINGS)
-def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Path, what: str) -> None:
+def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path, what):
     last, expected = ENDINGS[what]
     program = tmp_path / "program.py"
     head = "import signal\nfrom mpi4py import MPI\nimport lb_mpi\nfrom lb_mpi.mpi.common import calls\n"
@@ -166,7 +165,7 @@ def test_a_program_that_ends_with_something_open_or_pending_says_so(tmp_path: Pa
 
 
 @pytest.mark.parametrize("how", ["open('/nowhere')", "agree(comm, lambda: open('/nowhere'))"], ids=["alone", "agreed"])
-def test_what_the_system_refuses_a_command_on_one_rank_is_said_once_and_ends_all(tmp_path: Path, how: str) -> None:
+def test_what_the_system_refuses_a_command_on_one_rank_is_said_once_and_ends_all(tmp_path, how):
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\nfrom mpi4py import MPI\nfrom lb_mpi.cli.run.command import Command, execute\n"
@@ -182,7 +181,7 @@ def test_what_the_system_refuses_a_command_on_one_rank_is_said_once_and_ends_all
 
 @pytest.mark.skipif(here().mpi == "openmpi", reason="its mpiexec passes no more output on, and kills ranks after a second")
 @pytest.mark.parametrize("waits", ["Barrier()", "Recv(bytearray(1), 1)"])
-def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path: Path, waits: str) -> None:
+def test_ctrl_c_under_profile_shows_what_was_seen(tmp_path, waits):
     """Rank 1 computes, where Ctrl-C is raised; the others are in a call of MPI that does not return."""
     program, file = tmp_path / "program.py", tmp_path / "profile.json"
     program.write_text(

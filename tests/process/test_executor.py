@@ -17,7 +17,7 @@ pytestmark = needs_mpiexec
 POOL = ["-m", "lb_mpi", "pool"]
 
 
-def script(folder: Path, text: str) -> str:
+def script(folder, text):
     path = folder / "script.py"
     path.write_text(f"import os, sys, time\nimport lb_mpi\n\n{text}")
     return str(path)

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -48,24 +47,24 @@ sys.stdin.read()
 class Host:
     """A host.py, and who speaks to it."""
 
-    def __init__(self, process: subprocess.Popen[str], run_id: str, env: dict[str, str]) -> None:
+    def __init__(self, process, run_id, env):
         self._process, self.run_id, self.env = process, run_id, env
         self._asked = 0
 
-    def answers(self, *questions: str) -> list[str]:
+    def answers(self, *questions):
         """What it says until it has answered once more that it is alive."""
         self._asked += 1
         for line in (*questions, f"? {self._asked}"):
             self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        said: list[str] = []
+        said = []
         while not said or said[-1] != f"lb_mpi alive {self._asked}\n":
             said.append(self._process.stdout.readline())
             assert said[-1], said  # it has ended
         return said[:-1]
 
     @contextmanager
-    def sent(self, data: str, *, uid: int = 0, saves: int = 0) -> Iterator[int]:
+    def sent(self, data, *, uid=0, saves=0):
         """Let a process tell it `data`, with a page that names the process `saves`, and live on for the block."""
         argv = [sys.executable, "-c", SEND, str(ROOT), self.run_id, str(uid), data, str(saves or "")]
         with started(argv, env=self.env, stdin=subprocess.PIPE) as process:
@@ -74,7 +73,7 @@ class Host:
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
+def host():
     run_id, env = processes.with_run_id(os.environ)
     with started(commands.argv(sys.executable, "host"), cwd=ROOT, stdin=subprocess.PIPE) as process:
         process.stdin.write(f"{run_id}\n")
@@ -86,7 +85,7 @@ def host() -> Iterator[Host]:
     assert processes.of_run(run_id) == set()
 
 
-def begun(number: str) -> str:
+def begun(number):
     return json.dumps({"rank": number})
 
 

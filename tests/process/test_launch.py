@@ -41,7 +41,7 @@ time.sleep(60)
 needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="without /proc only groups can be ended")
 
 
-def family(folder: Path) -> list[int]:
+def family(folder):
     return [int(path.name) for path in folder.iterdir()]
 
 
@@ -85,7 +85,7 @@ with processes.interruptible():
     assert all(map(gone, pids))
 
 
-def reports(folder: Path, *ranks: str) -> list[Path]:
+def reports(folder, *ranks):
     """Those of ranks: each letter is the end of a test, as it begins; no letters: no report."""
     ends = {"p": "", "s": "<skipped/>", "f": "<failure/>", "e": "<error/>"}
     for rank, text in enumerate(ranks):
@@ -116,7 +116,7 @@ def test_only_a_choice_of_tests_may_be_empty_and_half_a_report_is_none(tmp_path)
     assert [str(Counts(2, 2, 1)), str(Counts(2))] == ["2 passed, 2 failed, 1 skipped", "2 passed, 0 failed"]
 
 
-def stage(name: str, counts: Counts, script: str = "") -> stages.Stage:
+def stage(name, counts, script=""):
     """One that runs `script`, and comes to that."""
     outcome = stages.Outcome(counts, "", "its output")
     return stages.Stage(name, 1, lambda _folder: [sys.executable, "-c", script], HERE, lambda _folder, _code: outcome)
@@ -127,10 +127,10 @@ def test_nothing_run_is_a_failure(capsys):
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
 
 
-def failing(tmp_path: Path, name: str, times: int) -> stages.Stage:
+def failing(tmp_path, name, times):
     """A stage that fails so many times."""
 
-    def outcome_of(_folder: Path, _code: int) -> stages.Outcome:
+    def outcome_of(_folder, _code):
         tries = tmp_path / name
         tries.write_text(tries.read_text() + "." if tries.exists() else ".")
         good = len(tries.read_text()) > times

@@ -10,7 +10,7 @@ import pytest
 from lb_mpi import status
 from lb_mpi.cli.report import live
 from lb_mpi.cli.report.live import totals, words
-from lb_mpi.cli.report.run import Run, assemble
+from lb_mpi.cli.report.run import assemble
 from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.one_mpi
 SIZE = 4
 
 
-def file_of(record: Record, rank: int, now: float, hosts: int, *, ended: bool) -> tuple[str, bytes]:
+def file_of(record, rank, now, hosts, *, ended):
     return whole(record, now, about(rank, SIZE, f"node{rank * hosts // SIZE}", clock_s=0.0), ended=ended)
 
 
-def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str, bytes]]:
+def files(now, *, hosts=1, ended=False):
     """Rank r works the first 1 / (1 + r) of each second, at 10 (r + 1) tasks a second of 1000 that it was dealt."""
     made = []
     for rank in range(SIZE):
@@ -42,7 +42,7 @@ def files(now: float, *, hosts: int = 1, ended: bool = False) -> list[tuple[str,
     return made
 
 
-def run(now: float, *, hosts: int = 1, ended: bool = False) -> Run:
+def run(now, *, hosts=1, ended=False):
     return assemble(files(now, hosts=hosts, ended=ended))
 
 

@@ -4,7 +4,6 @@ import importlib.util
 import multiprocessing.managers
 import pickle
 import platform
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ pytest.importorskip("mpi4py", reason="runs a program under mpiexec")
 pytestmark = [pytest.mark.one_mpi, needs_mpiexec]
 
 
-def run(folder: Path, names: str, script: str, *arguments: str) -> tuple[int, str]:
+def run(folder, names, script, *arguments):
     """Run a script on three ranks; its exit code and output."""
     path = folder / "script.py"
     path.write_text(script)

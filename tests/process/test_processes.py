@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,7 +66,7 @@ def test_a_process_interrupted_while_it_starts_is_ended(monkeypatch, number):
 
 
 @pytest.fixture
-def segment() -> Iterator[Path]:
+def segment():
     """Shared memory with a name of MPICH's."""
     path = Path(f"/dev/shm/mpich_shm_{os.getpid():x}_0")
     path.write_bytes(bytes(4096))

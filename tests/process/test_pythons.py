@@ -1,7 +1,5 @@
 """The newest Python that is installed: lb_mpi is installed from its sources, imported, and runs on two ranks."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -47,7 +45,7 @@ if comm.rank == 0:
 VERSIONS = ("3.14", "3.13", "3.12")
 
 
-def found(version: str) -> str:
+def found(version):
     """Return the path of this Python: by its name, or one that pyenv has; "" if there is none."""
     asked = [f"python{version}", "-c", "import sys; print(sys.executable)"], ["pyenv", "prefix", version]
     for argv in asked:

@@ -179,7 +179,7 @@ while True:
 """
 
 
-def batch(tmp_path: Path, body: str, variables: dict[str, str]) -> dict[str, str]:
+def batch(tmp_path, body, variables):
     """Write a batch job, and the commands that it calls; `body` stands for Python.  Return the job's environment."""
     for folder in (".venv/bin", "bin"):
         (tmp_path / folder).mkdir(parents=True)

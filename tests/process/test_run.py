@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -91,12 +90,12 @@ def test_the_python_that_is_checked():
 
 
 @pytest.fixture(scope="session")
-def library() -> str:
+def library():
     return mpi_library()
 
 
 @pytest.fixture
-def lab(tmp_path: Path, library: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+def lab(tmp_path, library, monkeypatch):
     monkeypatch.chdir(ROOT)
     yield Lab(tmp_path, library, monkeypatch)
     for path in (tmp_path / "pids").iterdir():
@@ -190,8 +189,8 @@ BUSY = (
 
 
 @contextmanager
-def busy(lab: Lab) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    def ranks() -> list[int]:
+def busy(lab):
+    def ranks():
         found = [path.read_text() for path in lab.pids.glob("rank*")]
         return [int(text) for text in found if text] if len([text for text in found if text]) == 4 else []
 

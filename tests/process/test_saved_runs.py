@@ -1,13 +1,10 @@
 """Runs that are killed or stopped while they save: the same command goes on, with any number of ranks, to the same bits."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
@@ -22,11 +19,11 @@ SMALL = ["--shape", "24x48", "--levels", "4"]
 LIMIT_S = 120.0
 
 
-def committed(folder: Path) -> list[int]:
+def committed(folder):
     return sorted(int(path.parent.name.removeprefix("save-")) for path in folder.glob("save-*/manifest"))
 
 
-def interrupted(n: int, folder: Path, number: signal.Signals, victim: int | None, after: int) -> tuple[int, str]:
+def interrupted(n, folder, number, victim, after):
     """Start on n ranks, send the signal to a rank (None: to mpiexec) `after` so many saves; its exit code and stderr."""
     environment = here()
     options = ["--steps", "1000000", "--save", str(folder), "--save-every", "1"]

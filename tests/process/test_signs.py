@@ -15,7 +15,7 @@ NOTHING = (0, 0, 0, 0, 0, "", 0, False, 0.0)
 
 
 @pytest.fixture
-def page(monkeypatch: pytest.MonkeyPatch) -> int:
+def page(monkeypatch):
     """A launcher's file, which this process has not found yet."""
     file = os.memfd_create(signs.NAME)
     os.ftruncate(file, signs.BYTES)
@@ -25,7 +25,7 @@ def page(monkeypatch: pytest.MonkeyPatch) -> int:
     return file
 
 
-def seen(file: int) -> signs.Seen:
+def seen(file):
     return signs.read(os.pread(file, signs.BYTES, 0))
 
 

@@ -21,14 +21,14 @@ def test_a_rank_that_is_slow_does_not_hang(tmp_path, run_env, what):
     assert "hangs" not in err
 
 
-def seen(turns: int) -> signs.Seen:
+def seen(turns):
     return signs.Seen(turns, 0, 0, os.getpid(), 0, "search")
 
 
 def test_a_rank_that_takes_turns_or_computes_makes_progress():
     idle = Idle(0.0)
 
-    def idle_s(now: float, turns: int, used: Used) -> float:
+    def idle_s(now, turns, used):
         away_s, idle_s = idle.away_and_idle_s(now, seen(turns), used)
         assert away_s == (now if turns == 1 else now - 6.0) - (turns == 1)  # from the second and the first turn on
         return idle_s

@@ -1,13 +1,10 @@
 """A start that hangs: which ranks are named, when; stuck ranks on real mpiexec; the wrong launcher."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -66,7 +63,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Any:
+def run(monkeypatch, capfd):
     """launch/run of tests/programs/late.py, in this process; no process of it is left."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(hangs, "START_S", 4.0)
@@ -74,7 +71,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     for name, value in env.items():
         monkeypatch.setenv(name, value)
 
-    def call(how: str, *options: str, python: str = sys.executable) -> tuple[int, str, str]:
+    def call(how, *options, python=sys.executable):
         program = [python, str(ROOT / "tests" / "programs" / "late.py"), how]
         code = commands.main("run", ["-n", "3", *options, "--", *program], "run")
         return code, *capfd.readouterr()
@@ -83,7 +80,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> A
     assert processes.of_run(run_id) - {os.getpid()} == set()
 
 
-def named(err: str) -> list[str]:
+def named(err):
     return re.findall(r"^run: (rank \d) on host .* hangs: (?:stopped|neither .*?) for \d+ s(.*)$", err, re.MULTILINE)
 
 

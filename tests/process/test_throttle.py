@@ -6,10 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -64,19 +62,19 @@ def test_a_machine_that_is_too_busy_for_the_speed_is_warned_of():
 class Fake:
     """A program that did what the test says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = self.used = 0.0
         self.is_now = Activity(True, 0, 0.0)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.watch = UsageWatch(self)
 
-    def cpu_s(self) -> float:
+    def cpu_s(self):
         return self.used
 
-    def activity(self) -> Activity:
+    def activity(self):
         return self.is_now
 
-    def look(self, now: float, used: float, is_now: Activity, stopped_s: float = 0.0, n_stops: int = 0) -> Any:
+    def look(self, now, used, is_now, stopped_s=0.0, n_stops=0):
         self.now, self.used, self.is_now = now, used, is_now
         return self.watch.measure(stopped_s, n_stops)
 
@@ -107,24 +105,24 @@ def test_ranks(variables, speed):
 # --- real programs ---------------------------------------------------------------------------------------------------
 
 
-def throttle(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+def throttle(*arguments, **options):
     """Run launch/throttle."""
     command = [sys.executable, THROTTLE, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **options)
 
 
-def python(script: str) -> list[str]:
+def python(script):
     return [sys.executable, "-c", script]
 
 
-def state(pid: int) -> str:
+def state(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "X"
 
 
-def numbers(path: Path, n: int) -> list[int]:
+def numbers(path, n):
     """The `n` pids that processes have written, a file each."""
     return until(lambda: len(found := [int(file.name) for file in path.iterdir()]) == n and found)
 
@@ -145,7 +143,7 @@ else: os.wait(); note()
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def start():
     with ExitStack() as stack:
         yield lambda *arguments: stack.enter_context(started([sys.executable, THROTTLE, *arguments]))
 
