@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import returned, show
 from lb_mpi.errors import BalanceError
+from lb_mpi.table import counted
 
 ALIGN = 64  # bytes; also the longest header of a payload
 
@@ -109,21 +110,38 @@ def agreed(everyone: Sequence[tuple[int, Orders]], rank: int | None = None) -> O
     return max(everyone, key=lambda one: one[0])[1]  # of the first such rank
 
 
+LISTS = " or a list of rows of one shape"  # where `check_column` accepts one
 PLAIN = frozenset({np.ndarray, np.memmap})  # arrays of no other subclass, which would lose its mask, units and the like
 
 
-def as_array(name: str, value: Any) -> NDArray[Any]:
-    """Return an array or a list of numbers as an array; TypeError for what knows more, such as units, and would lose it."""
-    if type(value) not in PLAIN and hasattr(value, "__array__") and not isinstance(value, np.generic):
-        raise refused(name, value)
-    return np.asarray(value)
+def check_column(name: str, value: Any, also: str = "", *, lists: bool = False, objects: bool = False) -> NDArray[Any]:
+    """Return an array of rows; TypeError or ValueError for what is none, the same in all calls.
+
+    also : what else is expected.  lists : of rows, too.  objects : an array of Python objects, too.
+    """
+    array: NDArray[Any] = value
+    why = ""
+    if type(value) not in PLAIN:
+        knows_more = hasattr(value, "__array__")  # such as units, and would lose it
+        try:
+            array = np.asarray(value if lists and not knows_more else 0)
+        except ValueError as error:  # of rows that differ in shape
+            why = f" ({error})"
+        if type(array) is not np.ndarray or not array.ndim:
+            plain = f"{name}.filled(0.0)" if isinstance(value, np.ma.MaskedArray) else f"np.asarray({name})"
+            instead = f", such as {plain}" if knows_more and not isinstance(value, np.generic) else ""
+            raise TypeError(f"{name} of type {type(value).__name__}{why}: expected a numpy array{instead}{also}")
+    if not array.ndim:
+        raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
+    if array.dtype.hasobject and not objects:
+        raise TypeError(f"{name} of dtype {array.dtype}: expected a numpy array without Python objects{also}")
+    return array
 
 
-def refused(name: str, value: Any, also: str = "") -> TypeError:
-    """Return the error of what is no plain array, the same in all calls; `also`: what else is expected."""
-    plain = f"{name}.filled(0.0)" if isinstance(value, np.ma.MaskedArray) else f"np.asarray({name})"
-    instead = f", such as {plain}" if hasattr(value, "__array__") and not isinstance(value, np.generic) else ""
-    return TypeError(f"{name} of type {type(value).__name__}: expected a numpy array (no subclass{instead}){also}")
+def check_n_rows(name: str, n: int, expected: int, why: str) -> None:
+    """Raise ValueError unless a column has as many rows as expected, and say why."""
+    if n != expected:
+        raise ValueError(f"{name} has {counted(n, 'row')}: expected {expected}, {why}")
 
 
 def layout(dtype: np.dtype[Any]) -> tuple[Any, ...]:
@@ -373,17 +391,22 @@ class ObjectColumn(NamedTuple):
         return [item for part in parts for item in part]
 
 
-def column_of(value: Any, pack: Pack | None = None, unpack: Unpack | None = None) -> Column | None:
-    """Return what a value's rows are; None: no rows of this library."""
+def column_of(name: str, value: Any, pack: Pack | None, unpack: Unpack | None, also: str) -> Column:
+    """Return what a value's rows are; TypeError or ValueError for what has none; `also`: see `check_column`."""
     if isinstance(value, list) and pack is not None and unpack is not None:
         return ObjectColumn(pack, unpack)
-    if type(value) in PLAIN:
-        return ArrayColumn(value.dtype, value.shape[1:])
-    import scipy.sparse  # here, since it takes 0.15 s of CPU
+    if type(value) not in PLAIN:
+        import scipy.sparse  # here, since it takes 0.15 s of CPU
 
-    if scipy.sparse.issparse(value):
-        return SparseColumn(type(value), value.shape[-1], value.dtype)
-    return None
+        if scipy.sparse.issparse(value):
+            if value.format != "csr":
+                raise TypeError(f"{name}, a sparse matrix in {value.format.upper()} format: expected CSR")
+            if value.ndim != 2:
+                raise ValueError(f"{name}, a sparse array of shape {value.shape}: expected two dimensions")
+            check_column(name, value.data, also)
+            return SparseColumn(type(value), value.shape[1], value.dtype)
+    array = check_column(name, value, also)
+    return ArrayColumn(array.dtype, array.shape[1:])
 
 
 _ndim = operator.attrgetter("ndim")

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from lb_mpi.actor import ALL, Await
 from lb_mpi.checks import show
-from lb_mpi.columns import Orders, all_axes, as_array, copied
+from lb_mpi.columns import LISTS, Orders, all_axes, check_column, check_n_rows, copied
 from lb_mpi.errors import SaveError
 from lb_mpi.graph import Ints
 from lb_mpi.reduction import reduce
@@ -56,11 +56,7 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
     for name in sorted(arrays):
         if not _NAME.fullmatch(name):
             raise ValueError(f"array {show(name)}: expected a name of letters, digits and _")
-        array = as_array(name, arrays[name])
-        if array.dtype.hasobject:
-            raise TypeError(f"{name} is an array of objects: expected numbers or text")
-        if array.ndim < 1:
-            raise ValueError(f"{name} = {show(arrays[name])}: expected an array of rows")
+        array = check_column(name, arrays[name], LISTS, lists=True)
         try:
             back = np.load(io.BytesIO(b"".join(npy(array[:0]))), allow_pickle=False).dtype
         except ValueError as error:  # a field name that .npy cannot represent, or fields in another order than in memory
@@ -70,8 +66,7 @@ def check_arrays(arrays: Mapping[str, object]) -> Arrays:
         found[name] = array
     (first, rows), *_ = ((name, len(array)) for name, array in found.items())
     for name, array in found.items():
-        if len(array) != rows:
-            raise ValueError(f"{name} has {len(array)} rows: expected {rows}, as {first} has")
+        check_n_rows(name, len(array), rows, f"as {first} has")
     return found
 
 

@@ -1,5 +1,6 @@
 """Any shape of a graph will do at every door that is opened by all ranks, and what is none is refused alike."""
 
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ from scipy import sparse
 
 import lb_mpi
 from lb_mpi.graph import mesh
+from tests.mpi.calls import same
 from tests.mpi.doors import DOORS as ALL_DOORS
 from tests.mpi.sizes import COMM, RANK, SIZE
 
@@ -109,11 +111,12 @@ class Metres(np.ndarray):
 
 
 ARRAY_DOORS = {
-    "items": lambda array, _: in_a(lb_mpi.Pool(COMM), lambda pool: pool.map(np.copy, array)),
+    "items": lambda array, _: in_a(lb_mpi.Pool(COMM), lambda pool: pool.map(same, array)),
     "rows": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(np.copy, array)),
-    "rows[0]": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.migrate((array, np.copy(array)))[0]),
+    "rows[0]": lambda array, _: in_a(lb_mpi.Balancer(COMM), lambda balancer: balancer.migrate((array, array))[0]),
     "more[0]": lambda array, _: in_a(
-        lb_mpi.Balancer(COMM), lambda balancer: balancer.map_rows(lambda rows, more: more, np.ones(len(array)), array)
+        lb_mpi.Balancer(COMM),
+        lambda balancer: balancer.map_rows(lambda rows, more: rows if np.isscalar(more) else more, np.ones(4), array),
     ),
     "values": lambda array, _: in_a(ring(), lambda plan: plan.exchange(array)[: len(array)]),
     "values[0]": lambda array, _: in_a(ring(), lambda plan: plan.rebalance(array)[0]),
@@ -130,15 +133,75 @@ def in_a(door, call):
         return call(door)
 
 
+FIELDS = np.dtype([("x", "f8"), ("y", "i4"), ("z", "f4")])
+GOOD = {  # arrays of four rows
+    **{dtype: (lambda dtype=dtype: np.arange(4).astype(dtype)) for dtype in
+       ("?", ">f8", "c16", "g", ">M8[s]", "m8[ms]", "U3", "S2", "V5", "V0", "f4,i8", "(2,3)f4")},
+    "some fields": lambda: np.zeros(4, FIELDS)[["x", "z"]],
+    "titles": lambda: np.zeros(4, np.dtype({"names": ["a"], "formats": ["f8"], "titles": ["T"]})),
+    "no fields": lambda: np.zeros(4, []),
+    "read-only": lambda: np.broadcast_to(np.arange(4.0), (4,)),
+    "once": lambda: np.broadcast_to(np.arange(3.0), (4, 3)),
+    "backwards": lambda: np.arange(12.0).reshape(4, 3)[::-1, ::-1],
+    "Fortran's": lambda: np.asfortranarray(np.arange(12.0).reshape(4, 3)),
+    "gaps": lambda: np.arange(24.0).reshape(4, 6)[:, ::2],
+    "not aligned": lambda: np.frombuffer(bytearray(range(33)), np.uint8)[1:].view(np.float64),
+    "empty rows": lambda: np.zeros((4, 0, 3), order="F"),
+    "64 axes": lambda: np.zeros((4, *[1] * 63)),
+}  # fmt: skip
+LISTS = {
+    "list": lambda: [1.0, 2.0, 3.0, 4.0], "rows": lambda: [[1, 2]] * 4, "range": lambda: range(4), "text": lambda: [*"abcd"],
+    "memory": lambda: memoryview(bytearray(range(4))), "tuple": lambda: (1, 2, 3, 4),
+}  # fmt: skip
+TYPE = "{} of type {type}: expected a numpy array"
+OBJECTS = "{} of dtype .*: expected a numpy array without Python objects"
+WRONG = {
+    "a unit": (lambda: np.arange(4.0).view(Metres), TypeError, rf"{TYPE}, such as np\.asarray\({{}}\)"),
+    "a mask": (lambda: np.ma.arange(4.0), TypeError, rf"{TYPE}, such as {{}}\.filled\(0\.0\)"),
+    "a matrix": (lambda: np.eye(4).view(np.matrix), TypeError, TYPE),
+    "records": (lambda: np.rec.array([(1, 2.0)] * 4), TypeError, TYPE),
+    "no array": (lambda: {1: 2}, TypeError, TYPE),
+    "a sparse matrix": (lambda: sparse.eye_array(4).tocsc(), TypeError, "{}.*: expected"),
+    "no axis": (lambda: np.array(3.0), ValueError, r"{} of shape \(\): expected at least one dimension, the rows"),
+    "objects": (lambda: np.array([None] * 4), TypeError, OBJECTS),
+    "a field of objects": (lambda: np.zeros(4, "f8,O"), TypeError, OBJECTS),
+    "scalar": (lambda: np.float64(3.0), TypeError, TYPE),
+    "number": (lambda: 3.0, TypeError, TYPE),
+    "ragged": (lambda: [[1], [1, 2], [3], [4]], TypeError, r"{} of type list \(.*inhomogeneous.*: expected a numpy array"),
+    "None": (lambda: [None] * 4, TypeError, OBJECTS),
+}
+OTHERWISE = {  # the words of a door that has a reason
+    **{("items", kind): "" for kind in ("objects", "a field of objects", *LISTS, "ragged", "None")},  # they are pickled
+    **{("items", kind): "items = .*: expected an iterable" for kind in ("scalar", "number")},
+    **{("items", kind): "" for kind in ("no array", "a sparse matrix")},  # iterables
+    **{("more[0]", kind): "" for kind in ("scalar", "number")},  # sent to the function as it is
+    **{("rows", kind): TYPE.replace("{}", r"rows\[0\]") for kind in ("list", "rows", "text", "tuple", "ragged", "None")},
+    **{(name, kind): TYPE for name in ("values[0]", "more[0]", "rows[0]") for kind in ("ragged", "None")},
+}
+
+
+@pytest.mark.one_mpi
+@pytest.mark.skipif(SIZE > 1, reason="each rank checks its own")
 @pytest.mark.parametrize("name", ARRAY_DOORS)
-def test_arrays_that_know_more_are_refused_by_one_rule_and_files_in_memory_are_not(name, tmp_path):
-    """A unit, a mask or an index is never lost without a word."""
+def test_a_column_is_the_same_at_every_door(name, tmp_path):
+    """What is none is refused in the same words; a unit, a mask or an index is never lost without a word."""
+    door, folder = ARRAY_DOORS[name], COMM.bcast(tmp_path)
+    for kind, make in {**GOOD, **LISTS, **{kind: make for kind, (make, _, _) in WRONG.items()}}.items():
+        _, error, words = WRONG.get(kind, (make, TypeError, TYPE))
+        good = kind in GOOD or (kind in LISTS and name in ("values", "x"))
+        words = OTHERWISE.get((name, kind), "" if good else words)
+        value = make()
+        if words:
+            with pytest.raises(error, match=words.replace("{}", re.escape(name)).replace("{type}", r"\w+")):
+                door(value, folder / kind)
+        elif (found := door(value, folder / kind)) is not None and good and name != "items":
+            expected = np.asarray(value)
+            assert (found.dtype.str, found.shape, found.tolist()) == (expected.dtype.str, expected.shape, expected.tolist())
+
+
+@pytest.mark.parametrize("name", ARRAY_DOORS)
+def test_files_in_memory_are_arrays(name, tmp_path):
     door, folder = ARRAY_DOORS[name], COMM.bcast(tmp_path) / "saves"
-    for kind, instead in ((Metres, f"np.asarray({name})"), (np.ma.MaskedArray, f"{name}.filled(0.0)")):
-        with pytest.raises(TypeError) as caught:
-            door(np.arange(4.0).view(kind), folder)
-        expected = f"{name} of type {kind.__name__}: expected a numpy array (no subclass, such as {instead})"
-        assert expected in str(caught.value)
     mapped = np.memmap(tmp_path / "rows", mode="w+", shape=(4, 2))
     mapped[:] = np.arange(8.0).reshape(4, 2) + RANK
     found = door(mapped, folder)

@@ -28,7 +28,7 @@ ALIKE = ", all ranks alike"  # with the wrong argument, since it is compared fir
 BY_ALL = ("map", "imap", "distribute")
 BAD_ROWS = [
     ([1.0, 2.0], TypeError, r"rows\[0\] of type float: expected a numpy array"),
-    (np.array([None]), TypeError, "rows of dtype object: expected no Python objects"),
+    (np.array([None]), TypeError, "rows of dtype object: expected a numpy array without Python objects; for a list"),
     (np.float64(3.0), TypeError, "rows of type float64: expected a numpy array"),
     (np.array(3.0), ValueError, r"rows of shape \(\): expected at least one dimension"),
     ((np.zeros(3), np.zeros(4)), ValueError, r"rows\[1\] has 4 rows: expected 3, as rows\[0\] has"),
@@ -42,10 +42,11 @@ BAD_VALUES = [
     (np.zeros(()), ValueError, r"values\[0\] of shape \(\)"),
     (np.array([None] * 5), TypeError, r"values\[0\] of dtype object"),
     (np.ma.zeros(5), TypeError, r"values\[0\] of type MaskedArray"),
-    ([1] * 5, TypeError, r"values\[0\] of type list without pack"),
+    ([1] * 5, TypeError, r"values\[0\] of type list: expected .* or a list of objects with pack and unpack$"),
     (3, TypeError, r"values\[0\] of type int"),
     (sparse.eye_array(5).tocsc(), TypeError, r"values\[0\], a sparse matrix in CSC"),
     (sparse.eye_array(6).tocsr(), ValueError, r"values\[0\] has 6 rows"),
+    (sparse.csr_array((np.array([None] * 5), range(5), range(6))), TypeError, r"values\[0\] of dtype object"),
     (sparse.csr_array(np.ones(5)), ValueError, r"values\[0\], a sparse array of shape \(5,\)"),
 ]
 OTHERS = {"hosts": ("a",) * 9, "speeds": np.ones(9), "latency_s": np.zeros((9, 9)), "s_per_byte": np.zeros((9, 9))}
@@ -176,8 +177,8 @@ REFUSED = [
     ("save", {"folder": ""}, TypeError, "folder = '': expected the name"),
     ("save", {"folder": "/etc/passwd"}, ValueError, "folder = /etc/passwd: expected a folder"),
     ("save", {"heat": np.ma.masked_invalid([1.0, 2.0, 3.0])}, TypeError, "heat of type MaskedArray: expected a numpy array"),
-    ("save", {"heat": np.array([None, "a", 1], object)}, TypeError, "heat is an array of objects"),
-    ("save", {"heat": 3.0}, ValueError, "heat = 3.0: expected an array of rows"),
+    ("save", {"heat": np.array([None, "a", 1], object)}, TypeError, "heat of dtype object: expected a numpy"),
+    ("save", {"heat": 3.0}, TypeError, "heat of type float: expected a numpy array or a list of rows"),
     ("save", {"wind": np.zeros(2)}, ValueError, "wind has 2 rows: expected 3, as heat has"),
     ("save", {"a-b": ONE}, ValueError, "array 'a-b': expected a name of letters"),
     ("save", {"options": [1]}, TypeError, r"options = \[1\]: expected names"),

@@ -69,10 +69,7 @@ ROW_MUTANTS = [
     ("_read", "        offset += rows\n", "        offset = rows\n"),
     ("_read", "math.prod(like.shape[1:])", "len(like.shape)"),
     # what is refused
-    ("check_arrays", "        if len(array) != rows:", "        if len(array) < rows:"),
     ("check_arrays", "_NAME.fullmatch(name)", "_NAME.search(name)"),
-    ("check_arrays", "        if array.dtype.hasobject:", "        if False:"),
-    ("check_arrays", "        if array.ndim < 1:", "        if False:"),
     ("compare_options", "    for name in sorted({*before, *options}):", "    for name in sorted(options):"),
     ("compare_options", "    for name in sorted({*before, *options}):", "    for name in sorted(before):"),
     ("compare_options", "or differ(before[name], options[name]):", "or False:"),

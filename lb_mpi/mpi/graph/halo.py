@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi.balancing.deciding import When
 from lb_mpi.checks import integer
-from lb_mpi.columns import Order, Pack, Unpack, agreed, all_axes, as_array, layout, order_of, ordered
+from lb_mpi.columns import LISTS, Order, Pack, Unpack, agreed, all_axes, check_column, layout, order_of, ordered
 from lb_mpi.distributing.allocation import Allocation
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
@@ -450,12 +450,9 @@ class HaloPlan:
         return around
 
     def _check(self, values: Any) -> NDArray[Any]:
-        array = as_array("values", values)
+        array = check_column("values", values, LISTS, lists=True)
         n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
-        if array.dtype.hasobject:
-            kind = f"type {type(values).__name__} and dtype {array.dtype}"
-            raise TypeError(f"values of {kind}: expected an array of numbers, without Python objects")
-        if array.ndim < 1 or len(array) not in (n_local, n_all):
+        if len(array) not in (n_local, n_all):
             expected = f"{counted(n_local, 'row')}, for the owned vertices, or {n_all} with ghosts"
             raise ValueError(f"values of shape {array.shape}: expected {expected}")
         if len(array) == n_all and n_all > n_local and not array.flags.writeable:

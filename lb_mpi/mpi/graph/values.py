@@ -8,7 +8,6 @@ from typing import Any
 
 from lb_mpi.checks import function
 from lb_mpi.columns import (
-    ArrayColumn,
     Chunk,
     Column,
     Index,
@@ -19,13 +18,12 @@ from lb_mpi.columns import (
     SparseColumn,
     Unpack,
     agreed,
+    check_n_rows,
     chunks_of_rows,
     column_of,
     orders_of,
     read_rows,
-    refused,
 )
-from lb_mpi.table import counted
 
 Rows = tuple[tuple[Any, ...], Orders]  # of all values, from one sender, with its orders
 
@@ -36,12 +34,15 @@ class Values:
     def __init__(self, values: Sequence[Any], n: int, *, pack: Pack | None = None, unpack: Unpack | None = None) -> None:
         if (pack is None) != (unpack is None):
             raise TypeError("pack and unpack: expected both or neither")
-        self._pack = None if pack is None else function("pack", pack)
-        self._unpack = None if unpack is None else function("unpack", unpack)
+        function("pack", pack, optional=True)
+        function("unpack", unpack, optional=True)
         self.given, self._n = tuple(values), n
         self._columns, forms = list[Column](), list[str]()
         for k, value in enumerate(values):
-            column = self._column(value, f"values[{k}]", n)
+            name, meant = f"values[{k}]", "; did you mean (h,) = plan.rebalance(h)?" if isinstance(value, tuple) else ""
+            column = column_of(name, value, pack, unpack, f", a CSR matrix or a list of objects with pack and unpack{meant}")
+            n_rows = value.shape[0] if isinstance(column, SparseColumn) else len(value)
+            check_n_rows(name, n_rows, n, "for the owned vertices (without ghosts)")
             self._columns.append(column)
             forms.append(column.words)
         self.words = ", ".join(forms) or "none"  # the forms of the values
@@ -68,26 +69,3 @@ class Values:
             whole = column.join([column.copy(value, kept, order), *(rows[k] for rows, _ in arrived)], order)
             made.append(column.copy(whole, places, order))
         return tuple(made)
-
-    def _column(self, value: Any, name: str, n: int) -> Column:
-        if isinstance(value, list) and self._pack is None:
-            raise TypeError(f"{name} of type list without pack and unpack: expected both, or an array")
-        column = column_of(value, self._pack, self._unpack)
-        if column is None:
-            unpacked = "; did you mean (h,) = plan.rebalance(h)?" if isinstance(value, tuple) else ""
-            raise refused(name, value, f", a CSR matrix or a list of objects{unpacked}")
-        if isinstance(column, SparseColumn):
-            if value.format != "csr":
-                raise TypeError(f"{name}, a sparse matrix in {value.format.upper()} format: expected CSR")
-            if value.ndim != 2:
-                raise ValueError(f"{name}, a sparse array of shape {value.shape}: expected two dimensions")
-        elif isinstance(column, ArrayColumn):
-            if value.dtype.hasobject:
-                expected = "numbers, or a list of objects with pack and unpack"
-                raise TypeError(f"{name} of dtype {value.dtype}: expected {expected}")
-            if value.ndim < 1:
-                raise ValueError(f"{name} of shape (): expected {n} rows, for the owned vertices")
-        found = value.shape[0] if isinstance(column, SparseColumn) else len(value)
-        if found != n:
-            raise ValueError(f"{name} has {counted(found, 'row')}: expected {n}, for the owned vertices (without ghosts)")
-        return column

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.checks import show
-from lb_mpi.columns import PLAIN, all_axes, copied, order_of, refused
+from lb_mpi.columns import all_axes, check_column, copied, order_of
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.pool.messages import EXACT, Call, are_unchanging, pickled
 from lb_mpi.pooling.deal import Floats
@@ -141,11 +141,8 @@ def _check_iterable(items: Any) -> Any:
             raise ValueError(f"items = {items}: expected an integer >= 0")
         return range(int(items))
     if isinstance(items, np.ndarray):
-        if type(items) not in PLAIN:
-            raise refused("items", items, ", or a list")
-        if not items.ndim:
-            raise ValueError("items of shape (): expected at least one dimension, the items")
-        return np.asarray(items)  # of a file in memory, too, so that items are arrays of the same type on all ranks
+        # Also of a file in memory, so that items are arrays of the same type on all ranks.
+        return np.asarray(check_column("items", items, " or a list", objects=True))
     return items
 
 

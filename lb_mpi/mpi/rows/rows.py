@@ -20,7 +20,7 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import UNKNOWN
 from lb_mpi.balancing.round import RoundKind, Rowset, count, numbers
-from lb_mpi.checks import integer, returned, show
+from lb_mpi.checks import function, integer, returned, show
 from lb_mpi.columns import (
     ALIGN,
     PLAIN,
@@ -32,6 +32,8 @@ from lb_mpi.columns import (
     Pack,
     Reader,
     Unpack,
+    check_column,
+    check_n_rows,
     chunks_of_rows,
     copied,
     layout,
@@ -39,7 +41,6 @@ from lb_mpi.columns import (
     ordered,
     packed,
     read_rows,
-    refused,
 )
 from lb_mpi.errors import BalanceError, ProtocolError
 from lb_mpi.mpi.common.parcels import Buffer
@@ -110,9 +111,8 @@ class Rows:
         size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
         if (pack is None) != (unpack is None):
             raise TypeError("pack and unpack: expected both or neither")
-        for name, value in (("pack", pack), ("unpack", unpack)):
-            if value is not None and not callable(value):
-                raise TypeError(f"{name} = {show(value)}: expected a function")
+        function("pack", pack, optional=True)
+        function("unpack", unpack, optional=True)
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
         places = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
@@ -131,17 +131,17 @@ class Rows:
 
     def _set_arrays(self, rows: Any, more: Sequence[Any], places: tuple[int, ...], block_rows: int) -> None:
         """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these places."""
-        form, arrays = _form(rows), list[_Array]()
-        self.columns = [rows] if form == "array" else list(rows)
-        names = _Names(form, len(self.columns), places)
-        if places:
-            self.columns += [more[k] for k in places]
-        for at, column in enumerate(self.columns):
-            if type(column) not in PLAIN:
-                raise _no_array(column, names.of(at))
-            arrays.append((column.dtype, column.shape, order_of(column)))
+        form = _form(rows)
+        if form == "array":
+            self.columns = [check_column("rows", rows, _OBJECTS)]
+        else:
+            self.columns = [check_column(f"rows[{k}]", one, _OBJECTS) for k, one in enumerate(rows)]
+        n_home = len(self.columns)
+        for k in places:
+            self.columns.append(check_column(f"more[{k}]", more[k], _SCALAR))
+        arrays = tuple([(column.dtype, column.shape, order_of(column)) for column in self.columns])
         named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
-        self.spec, self.orders, self.n = _spec_of(names, named, block_rows, tuple(arrays))
+        self.spec, self.orders, self.n = _spec_of(form, n_home, places, named, block_rows, arrays)
 
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
@@ -196,48 +196,23 @@ def _form(rows: Any) -> str:
 
 
 _Array = tuple[np.dtype[Any], tuple[int, ...], Order]  # dtype, shape, order in memory
-
-
-class _Names(NamedTuple):
-    """Names of columns, for messages."""
-
-    form: str  # of the rows proper
-    n_home: int
-    places: tuple[int, ...]  # of the others, in `more`
-
-    def of(self, at: int) -> str:
-        """Return the name of a column."""
-        if at >= self.n_home:
-            return f"more[{self.places[at - self.n_home]}]"
-        return "rows" if self.form == "array" else f"rows[{at}]"
+_OBJECTS = "; for a list of objects pass pack=, unpack="
+_SCALAR = " or a scalar (pass other values as keyword arguments)"
 
 
 @functools.lru_cache(64)  # in each call
-def _spec_of(names: _Names, named: str, block_rows: int, arrays: tuple[_Array, ...]) -> tuple[Spec, Orders, int]:
-    """Check arrays; return their Spec, their orders, and the number of rows."""
-    if not names.n_home:
+def _spec_of(
+    form: str, n_home: int, places: tuple[int, ...], named: str, block_rows: int, arrays: tuple[_Array, ...]
+) -> tuple[Spec, Orders, int]:
+    """Return the Spec of checked arrays, of which those after n_home are in `more` at `places`; their orders; n."""
+    if not n_home:
         raise TypeError("rows without arrays: expected at least one")
     dtypes, shapes, orders = zip(*arrays, strict=True)
-    for at, (dtype, shape, _) in enumerate(arrays):
-        name = names.of(at)
-        if not shape:
-            raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
-        if dtype.hasobject:
-            objects = "expected no Python objects (for a list of objects: pack, unpack)"
-            raise TypeError(f"{name} of dtype {dtype}: {objects}")
-        if shape[0] != shapes[0][0]:
-            n = shapes[0][0]
-            raise ValueError(f"{name} has {counted(shape[0], 'row')}: expected {n}, as {names.of(0)} has")
-    spec = Spec(names.form, dtypes, tuple(shape[1:] for shape in shapes), names.n_home, block_rows, named)
-    return spec, orders, shapes[0][0]
-
-
-def _no_array(column: Any, name: str) -> Exception:
-    """Say what is wrong with what should be a column."""
-    objects = "; for a list of objects pass pack=, unpack=" if name.startswith("rows[") else ""
-    if name.startswith("more"):
-        objects = " or a scalar (pass other values as keyword arguments)"
-    return refused(name, column, objects)
+    first = "rows" if form == "array" else "rows[0]"
+    names = [first, *(f"rows[{k}]" for k in range(1, n_home)), *(f"more[{k}]" for k in places)]
+    for name, shape in zip(names, shapes, strict=True):
+        check_n_rows(name, shape[0], shapes[0][0], f"as {first} has")
+    return Spec(form, dtypes, tuple(shape[1:] for shape in shapes), n_home, block_rows, named), orders, shapes[0][0]
 
 
 def empty_parcel(kind: int) -> Buffer:
