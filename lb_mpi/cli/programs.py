@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lb_mpi.checks import number, show
+from lb_mpi.checks import show
 from lb_mpi.cli.run.command import FAILED, MISTAKE, STDOUT, Parser, needs_mpi
 from lb_mpi.cli.run.lines import printable
 from lb_mpi.cli.run.options import deliver, output, written
@@ -69,8 +69,6 @@ def add_profile(parser: Parser) -> None:
         f"{parser.epilog}. Calls of MPI from other languages are not measured. Ranks under throttle have its speeds; those "
         "of several hosts are measured."
     )
-    parser.add_argument("--fail-below", dest="least", type=float, metavar="N", help="exit with code 1 if the parallel "
-        "efficiency is below N percent")
     parser.add_argument("-o", dest="output", metavar="FILE", help="also write the profile to FILE, as one JSON object; -: "
         "standard output")
     _add_program(parser, "PROGRAM")
@@ -81,28 +79,24 @@ def profile(options: argparse.Namespace) -> Callable[[], int]:
     with _opening(options, "PROGRAM", "profile"):
         table = needs_mpi("lb_mpi.cli.profile.profile").table
         program_of = needs_mpi("lb_mpi.cli.profile.script").ProfiledProgram
-        least = None if options.least is None else 0.01 * number("--fail-below", options.least, least=0.0, most=100.0)
         argv = [options.program, *options.arguments]
         program = program_of(argv, module=options.module, check=lambda: output(options.output or STDOUT))
 
-    def finish(profile: Profile | None) -> bool:
-        """Print the profile, and write it; return whether the efficiency is too low."""
+    def finish(profile: Profile | None) -> None:
+        """Print the profile, and write it."""
         if profile is None:  # another rank has it
-            return False
+            return
         lines = table(profile)
-        if below := least is not None and profile.efficiency.parallel < least:
-            lines.append(f"parallel efficiency {profile.efficiency.parallel:.1%}: below {least:.1%}")
         if options.output is not None:
             deliver(options.output, json.dumps(profile.to_json()) + "\n")
             lines += written(options.output)
         with contextlib.suppress(OSError):
             print("\n".join(lines), file=sys.stderr, flush=True)
-        return below
 
     def run() -> int:
         profile, raised = program.run(finish)
         try:
-            below = finish(profile)
+            finish(profile)
         except OSError as error:  # a full disk
             print(f"profile: error: {error.filename}: {error.strerror}", file=sys.stderr)
             return MISTAKE
@@ -111,7 +105,7 @@ def profile(options: argparse.Namespace) -> Callable[[], int]:
         if raised is not None and not isinstance(raised, SystemExit):
             sys.excepthook(type(raised), raised, raised.__traceback__)
             return FAILED
-        return FAILED if below else 0
+        return 0
 
     return run
 

@@ -81,14 +81,6 @@ def be_outside(what, comm):
             pass
 
 
-def ancestor(generation):
-    """The process that watches this one (1: rank.py), or watches that."""
-    pid = os.getpid()
-    for _ in range(generation):
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return pid
-
-
 def main(what, folder):
     """Kill (rank 0, or the last), fail, hang, leave, stop, or wait for a signal or a file; at the first start only."""
     comm = MPI.COMM_WORLD
@@ -104,9 +96,8 @@ def main(what, folder):
         os.kill(os.getpid(), signal.SIGKILL)
     if number == 1 and what == "raise" and last:
         raise RuntimeError("this program is wrong")
-    if number == 1 and what.startswith("watcher") and last:
-        _, name, generation = what.split("-")
-        os.kill(ancestor(int(generation)), signal.Signals[name])
+    if number == 1 and what == "watcher" and last:
+        os.kill(os.getppid(), signal.SIGKILL)
     if number == 1 and what == "wait" and comm.rank == 0:
         wait_for_signal(folder)
     if number == 1 and what.startswith("wait-together"):

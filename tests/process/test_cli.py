@@ -95,7 +95,6 @@ def test_under_mpiexec_rank_0_alone_runs_a_command(capsys, monkeypatch):
     ("run --restart 3 -- python program.py", "--restarts"),
     ("throttle --speed 0.5 --reprot program", "--report"),
     ("pool --ass joblib program.py", "--as"),
-    ("profile --fail-bellow 80 program.py", "--fail-below"),
     ("simulate rows --scheme dirct", "direct"),
     ("fly", ""), ("allocate --quick --tasks 3 --time 1", ""), ("run --root 1", ""), ("partition x -k 2", ""),
     ("partition mesh:4x4 -k 2 --method best", ""),

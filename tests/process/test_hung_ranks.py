@@ -40,13 +40,3 @@ def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(tmp_p
     assert code not in (0, processes.HUNG), err
     assert re.search(f"^run: rank {rank} on host {HOST} ended with exit code 0, but without MPI_Finalize ", err, re.M)
     assert "run: no restart: the program has failed\n" in err
-
-
-@needs_mpiexec
-def test_a_dead_process_that_watches_ranks_is_named_and_the_run_goes_on(tmp_path, run_env):
-    words = f"hydra_pmi_proxy on host {HOST}, the process of MPI that watches rank [012], has died|mpiexec died by"
-    code, out, err = run("watcher-SIGKILL-2", tmp_path, run_env, "--restarts", "1", "--hang-s", "2")
-    assert code == 0, err
-    assert out.endswith(DONE)
-    assert re.search(f"^run: ({words})", err, re.MULTILINE), err
-    assert "restart 1 of 1" in err

@@ -10,7 +10,6 @@ from lb_mpi.cli.run.restarting import SETTLE_S, How, Outcome, assign_ranks, caus
 
 KILLED, SEGV, FAILED, SAVED = End("1", "b", -9), End("2", "a", -11), End("0", "a", 1), End("0", "a", 75)
 UNFINALIZED = End("2", "a", 0)
-ORPHANED = End("1", "b", -9, parent="hydra_pmi_proxy")
 GONE = ("b",)
 
 
@@ -26,8 +25,6 @@ GONE = ("b",)
     (Outcome(0, [(1.0, KILLED)]), How.DIED),  # mpiexec may say 0 all the same
     (Outcome(0, [(1.0, UNFINALIZED)]), How.FAILED),
     (Outcome(9, [(1.0, UNFINALIZED), (1.1, KILLED)]), How.DIED),
-    (Outcome(255, [(1.0, ORPHANED), (1.1, FAILED)]), How.DIED),
-    (Outcome(1, [(1.0, FAILED), (1.1, ORPHANED)]), How.FAILED),  # MPI ends its processes after a failure
     (Outcome(0, unreported=[2]), How.DIED),
     (Outcome(0, [(1.0, FAILED)], unreported=[2]), How.FAILED),
     (Outcome(1, unreported=[0, 1, 2]), How.FAILED),
@@ -80,7 +77,7 @@ def test_the_cause_decides_what_follows(outcome, n_restarts, allowed, said):
 
 
 def test_the_law_holds_for_all_small_outcomes():
-    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED, ORPHANED)]
+    timed = [(at_s, end) for at_s in (0.0, SETTLE_S / 2, 2 * SETTLE_S) for end in (KILLED, SEGV, FAILED, SAVED)]
     ends = [(), *itertools.product(timed, repeat=1), *itertools.product(timed, repeat=2)]
     n_cases = 0
     for code, some, gone, hung, lost in itertools.product(

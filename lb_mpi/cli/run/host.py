@@ -237,7 +237,6 @@ class Side:
     def __init__(self) -> None:
         self._ranks: dict[str, Rank] = {}
         self._said: dict[str, RankState] = {}
-        self.parents: set[int] = set()  # of all rank.py: processes of MPI
         self._text = b""
 
     def hear_rank(self, from_ranks: socket.socket) -> None:
@@ -253,8 +252,6 @@ class Side:
             os.close(file)
 
     def _begin(self, number: str, pid: int, file: int) -> None:
-        with contextlib.suppress(OSError):
-            self.parents.add(processes.stat(pid).parent)
         self._ranks[number] = Rank(number, pid, file)
 
     def _end(self, end: End) -> None:
@@ -314,5 +311,5 @@ def main(_arguments: Sequence[str]) -> int:
         except BrokenPipeError:
             pass
         finally:
-            processes.end(run_id, word=word, dead=side.parents)
+            processes.end(run_id, word=word)
     return 0

@@ -17,19 +17,16 @@ class Begin(NamedTuple):
 
 
 class End(NamedTuple):
-    """The end of a rank; or the death of `parent`, the process of MPI that has started it and watches it."""
+    """The end of a rank."""
 
     rank: str
     host: str
     code: int  # its exit code; -k: killed by signal k
     regular: bool = False  # with 0, and MPI was finalized, if it had begun
-    parent: str = ""  # the name of the process of MPI that has died; then the code is -SIGKILL
     asked: bool = False  # MPI had asked it to end, as it does when another rank has ended: this is no cause
 
     def __str__(self) -> str:
         where = f"rank {self.rank} on host {self.host}"
-        if self.parent:
-            return f"{self.parent} on host {self.host}, the process of MPI that watches rank {self.rank}, has died"
         if self.code < 0:
             more = ": a file has reached the limit of `ulimit -f`" if -self.code == signal.SIGXFSZ else ""
             return f"{where} was killed by signal {-self.code} ({signal.strsignal(-self.code)}){more}"

@@ -49,11 +49,11 @@ def with_run_id(env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     return run_id, {**env, RUN_ID: f"{env.get(RUN_ID, '')}:{run_id}"}  # runs may be nested
 
 
-def end(run_id: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "", dead: Iterable[int] = ()) -> None:
+def end(run_id: str, process: subprocess.Popen[bytes] | None = None, *, word: str = "") -> None:
     """End all processes of the run `run_id` or in the session of `process`; then remove what a killed MPI leaves.
 
     This includes this user's processes with `word` in their command lines ("": none). stderr gets a line for each process
-    that still exists LEFT_S later.  `dead`: such processes that may have ended before.
+    that still exists LEFT_S later.
     """
     leader = process.pid if process else -1
     asked = {leader}  # another process may have killed it before
@@ -71,7 +71,7 @@ def end(run_id: str, process: subprocess.Popen[bytes] | None = None, *, word: st
         remove_orphans()
         if process and process.pid not in left:
             process.wait()
-        remove_sessions(pid for pid in {*asked, *dead} if not is_alive(pid))
+        remove_sessions(pid for pid in asked if not is_alive(pid))
 
 
 @contextlib.contextmanager

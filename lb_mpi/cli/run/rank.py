@@ -5,8 +5,7 @@ nor host.  This process forwards its signals to the program, which dies with it.
 code 1 if the program called MPI_Init, skipped MPI_Finalize, and ended with 0.
 
 Its reports go to host.py on the same host, as datagrams to a socket whose address is the id of the run: at the start the
-rank and the file of the program's signs (`lb_mpi.signs`), later its end, and whether MPI had asked it to end.  The death of
-its parent, a process of MPI, is reported, too, unless that is mpiexec or it was asked to end before.
+rank and the file of the program's signs (`lb_mpi.signs`), later its end, and whether MPI had asked it to end.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ from lb_mpi.cli.run.lines import Begin, End, line_of
 NUMBER = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PALS_RANKID")
 FORWARDED = {getattr(signal, f"SIG{name}") for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "ALRM")}
 PR_SET_PDEATHSIG = 1  # prctl(2)
-MPIEXEC = ("mpiexec", "mpiexec.hydra", "mpirun", "prterun")  # launch/run is its parent
-ORPHANED = signal.SIGRTMAX - 6  # to this process when its parent dies
 _COLON = re.compile(r"\\*:")
 SEND_S = 5.0  # for host.py to receive the report of an end
 
@@ -122,15 +119,8 @@ def raise_priority() -> None:
 def main(argv: Sequence[str]) -> NoReturn:
     """Run `argv`, words of `written`, and end as it ends."""
     argv = [word.removeprefix("\\") if _COLON.fullmatch(word) else word for word in argv]
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD, ORPHANED})
-    by, by_name = os.getppid(), ""
-    with contextlib.suppress(OSError):  # it belongs to another user, or has ended
-        by_name = Path(f"/proc/{by}/comm").read_text().strip()
-    prctl(PR_SET_PDEATHSIG, ORPHANED)
-
-    def report(code: int, *, regular: bool = False, parent: str = "", asked: bool = False) -> None:
-        send(End(number(os.environ), socket.gethostname(), code, regular, parent, asked))
-
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+    by = os.getppid()
     file = os.memfd_create(signs.NAME)  # leaves nothing behind; host.py keeps it open after this process has ended
     os.ftruncate(file, signs.BYTES)
     # The folder of site/sitecustomize.py, which removes it again.
@@ -144,16 +134,14 @@ def main(argv: Sequence[str]) -> NoReturn:
         become(argv, env, mask, parent, "run")
     asked = False
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
-        about = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD, ORPHANED})
-        if (received := about.si_signo) == ORPHANED:
-            if not asked and by_name not in ("", *MPIEXEC) and os.getppid() != by:  # else only a thread of it has ended
-                report(-signal.SIGKILL, parent=by_name)
-        elif received != signal.SIGCHLD:
+        about = signal.sigwaitinfo(FORWARDED | {signal.SIGCHLD})
+        if about.si_signo != signal.SIGCHLD:
             asked = asked or about.si_pid in (0, by)  # by MPI; a signal of others is the end of the rank
             with contextlib.suppress(OSError):
-                os.killpg(child, received)
+                os.killpg(child, about.si_signo)
     code = os.waitstatus_to_exitcode(ended[1])
     seen = signs.read(os.pread(file, signs.BYTES, 0))
     failed = code != 0 or not (seen.at_end or not seen.mpi_pid)
-    report(code, regular=not failed, asked=failed and asked and code != signs.SAVED)
+    asked = failed and asked and code != signs.SAVED
+    send(End(number(os.environ), socket.gethostname(), code, regular=not failed, asked=asked))
     end_as(code or int(failed))

@@ -2,8 +2,7 @@
 
 The law
 -------
-- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank, of a process of MPI, or of a
-  host may be chance.
+- A program that fails by itself would fail again, so it isn't restarted.  The death of a rank or of a host may be chance.
 - The first end is the cause: mpiexec ends the other ranks.  But ranks may fail because one died, before its death is
   reported: within `SETTLE_S`, a death counts before a failure.
 - Without a save since the start, a restart may only repeat it: after a hang, and after the second death in a row by the same
@@ -24,7 +23,7 @@ DONE     mpiexec and all ranks with 0                  0
 STOPPED  a rank with 75: it has saved on request       75
          all with 0, and a save since the request      75
 FAILED   a rank with another exit code, or as above    that of mpiexec
-DIED     a rank, or MPI's process on its host          that of mpiexec     again                        again, unless as
+DIED     a rank                                        that of mpiexec     again                        again, unless as
          a rank whose end nobody has reported          1                                                the last start
 GONE     a host                                        that of mpiexec     again                        again
 HUNG     a rank that hangs                             124                 again                        over
@@ -103,10 +102,8 @@ def cause(outcome: Outcome) -> End | None:
     first_s, first = ends[0]
     if first.code == SAVED:
         return first
-    if first.parent:
-        return first
-    died = [end for at_s, end in ends if end.code < 0 and not end.parent and at_s <= first_s + SETTLE_S]
-    return died[0] if died else first  # MPI ends its own processes after a failure
+    died = [end for at_s, end in ends if end.code < 0 and at_s <= first_s + SETTLE_S]
+    return died[0] if died else first
 
 
 def decide(outcome: Outcome, n_restarts: int, allowed: int, before: Outcome | None = None) -> RestartDecision:

@@ -322,8 +322,7 @@ class _Run:
                 self._unreported -= {int(end.rank)} if end.rank.isdecimal() else set()
                 continue
             before = [one for _, one in self._ends]
-            followed = any(one.code >= 0 or one.parent for one in before)  # a failure is named if it is the first
-            if not (before if end.parent else end.code == SAVED or (end.code >= 0 and followed)):
+            if end.code < 0 or not (end.code == SAVED or any(one.code >= 0 for one in before)):  # of failures, the first
                 say(end)
             self._ends.append((now, end))
 
