@@ -4,8 +4,8 @@ addEventListener("DOMContentLoaded", () => document.querySelectorAll(".highlight
   const pre = block.querySelector("pre"), text = pre.textContent, lines = pre.innerHTML.replace(/\n$/, "").split("\n");
   if (block.closest(".highlight-sh") && text.trimEnd().split("\n").every(line => /^[\w./]/.test(line)) && !/<<|\bdo$/m.test(text))
     pre.innerHTML = lines.map(line => '<span class="prompt"></span>' + line).join("\n");
-  if (block.closest(".highlight-text")) return;  // what commands print
+  if (block.closest(".highlight-text") || !navigator.clipboard) return;  // what commands print; a page without https
   const button = Object.assign(document.createElement("button"), {className: "copy", textContent: "copy"});
-  button.onclick = () => navigator.clipboard.writeText(text).then(() => { button.textContent = "copied"; });
+  button.onclick = () => navigator.clipboard.writeText(text.trimEnd()).then(() => { button.textContent = "copied"; });
   block.append(button);
 }));
