@@ -536,3 +536,39 @@ def test_an_exception_that_allows_no_attributes_is_that_of_its_future(executor):
     for error in [executor.submit(freeze, k).exception() for k in range(2 * SIZE)]:
         assert isinstance(error, Frozen)
         assert isinstance(error.__cause__, lb_mpi.TaskError)
+
+
+def open_and_close():
+    for _ in range(3):
+        with lb_mpi.Balancer(COMM) as balancer:
+            assert balancer.map_rows(np.sqrt, np.ones(3)).tolist() == [1.0] * 3
+
+
+@pytest.mark.parametrize("in_main", [False, True])
+@several
+def test_threads_that_all_ranks_have_make_collective_calls_beside_an_executor(in_main):
+    """The root alone refused them, and the others waited for it without end."""
+    executor, errors, opened, called = lb_mpi.Executor(COMM), [], threading.Event(), threading.Event()
+
+    def use():
+        with executor:
+            opened.set()
+            if COMM.rank == 0:
+                assert [executor.submit(abs, -k).result() for k in range(9)] == [*range(9)]
+                assert called.wait(60)
+
+    def call():
+        if COMM.rank == 0:
+            assert opened.wait(60)
+        try:
+            open_and_close()
+        except BaseException as error:
+            errors.append(error)
+        called.set()
+
+    mine, other = (use, call) if in_main else (call, use)
+    thread = threading.Thread(target=other, daemon=True)
+    thread.start()
+    mine()
+    thread.join()
+    assert not errors

@@ -18,9 +18,10 @@ class _Busy(NamedTuple):
     """Ranks that can't take part in a collective call on other communicators of theirs."""
 
     ranks: MPI.Intracomm
-    thread: int | None  # of this rank, in which such a call would wait for ever; None: in any
+    thread: int | None  # of this rank, in which such a call would wait for ever; None: in any but those in `free`
     why: str
-    task: bool  # this rank runs a task of a pool, or a function of map_rows
+    task: bool = False  # this rank runs a task of a pool, or a function of map_rows
+    free: frozenset[int | None] = frozenset()  # threads that ran before: the other ranks may have the same ones
 
 
 busy: dict[int, _Busy] = {}  # by id: entries are compared nowhere, since a task may have lowered the recursion limit
@@ -45,8 +46,13 @@ class at_work:
 
 
 def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
-    """Note that the other ranks of `comm` wait for this one; return what ends that.  `here`: in this thread."""
-    entry = _Busy(comm, threading.get_ident() if here else None, why, False)
+    """Note that the other ranks of `comm` wait for this one; return what ends that.
+
+    `here`: they do so for calls in this thread; else also in those that call back, or that start from now on.
+    """
+    this = threading.get_ident()
+    free = frozenset(one.ident for one in threading.enumerate() if one.ident != this and not one.name.startswith("lb_mpi."))
+    entry = _Busy(comm, this, why) if here else _Busy(comm, None, why, free=free)
     busy[id(entry)] = entry
 
     def end() -> None:
@@ -64,7 +70,8 @@ def in_task() -> bool:
 def refuse_busy(comm: MPI.Intracomm) -> None:
     """Raise Error if other ranks of `comm` run tasks or functions of map_rows, or wait for this one in another call."""
     for one in reversed([*busy.values()]):  # the innermost first; other threads begin and end tasks
-        if one.thread in (None, threading.get_ident()) and (one.task or one.ranks != comm):
+        thread = threading.get_ident()
+        if one.thread in (None, thread) and thread not in one.free and (one.task or one.ranks != comm):
             groups = [one.ranks.Get_group(), comm.Get_group()]
             groups.append(MPI.Group.Intersection(*groups))
             n_common = groups[-1].size
