@@ -173,7 +173,9 @@ def find_script(target: str, *, module: bool) -> Load:
         path, package = spec.origin, spec.parent
     else:
         path, package, spec = os.path.join(os.getcwd(), target), None, None
-        code = compile(Path(target).read_bytes(), path, "exec", dont_inherit=True)  # without this file's __future__
+        if b"\0" in (text := Path(target).read_bytes()):  # such as a zipapp
+            raise OSError(errno.ENOEXEC, "a binary file", target)
+        code = compile(text, path, "exec", dont_inherit=True)  # without this file's __future__
 
     def load(name: str) -> tuple[CodeType, dict[str, Any]]:
         return code, {"__name__": name, "__file__": path, "__package__": package, "__spec__": spec}

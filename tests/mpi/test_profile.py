@@ -48,9 +48,9 @@ def profiled(path, *arguments, **options):
     return ended, printed.getvalue(), vars(sys.modules["__main__"])
 
 
-def written(folder, text):
+def written(folder, text, name="program.py"):
     """A program of these lines, on all ranks."""
-    path = folder / "program.py"
+    path = folder / name
     if RANK == 0:
         path.write_text(textwrap.dedent(text))
     COMM.Barrier()
@@ -137,9 +137,12 @@ def test_a_file_has_the_json_whatever_the_program_prints(folder, capsys):
     ("profile python walks.py", "profile: error: PROGRAM = 'python': expected a Python file, as in `profile walks.py`"),
     ("pool python walks.py", "pool: error: SCRIPT = 'python': expected a Python file, as in `pool walks.py`"),
     ("pool nosuch.py data.py", "SCRIPT = 'nosuch.py': No such file or directory: expected a Python file"),
+    ("pool zipped.pyz", "SCRIPT = 'zipped.pyz': a binary file: expected a Python file"),
 ])  # fmt: skip
-def test_a_command_in_the_place_of_the_program_is_a_mistake(line, says, capsys, monkeypatch):
+def test_what_is_no_python_file_is_a_mistake(line, says, folder, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.chdir(folder)
+    written(folder, "PK\0\0", "zipped.pyz")
     assert main(line.split()) == 2
     assert (f"{says}\n" in capsys.readouterr().err) == (RANK == 0)
 
