@@ -20,9 +20,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from mpi4py import MPI
 from numpy.typing import NDArray
-from scipy.integrate import solve_ivp
 
 import lb_mpi
 from apps.command import app, own_speed, run
@@ -81,7 +81,7 @@ def oscillator(_time: float, state: Sequence[float], mu: float) -> tuple[float, 
 
 def solve(mu: float, until: float) -> tuple[float, float, float, int, int]:
     """A task: the fields of the motion for one mu, as a plain tuple, which a checkpoint can hold; ArithmeticError."""
-    found = solve_ivp(oscillator, (0.0, until), (2.0, 0.0), "LSODA", args=(float(mu),), rtol=1e-6, atol=1e-9)
+    found = scipy.integrate.solve_ivp(oscillator, (0.0, until), (2.0, 0.0), "LSODA", args=(float(mu),), rtol=1e-6, atol=1e-9)
     if not found.success:
         raise ArithmeticError(f"mu = {mu}: {found.message}")
     x, v = found.y

@@ -14,7 +14,7 @@ def pytest_configure(config: pytest.Config) -> None:
     How long an example takes is the machine's affair.  The same examples in each run: what is drawn at random is looked for
     by `python -m tools.drawn`, and becomes an example of a test.
     """
-    if not config.getoption("--with-mpi", default=False):
+    if config.pluginmanager.hasplugin("hypothesispytest") and not config.getoption("--with-mpi", default=False):
         from hypothesis import settings  # not on each of many ranks
 
         settings.register_profile("project", deadline=None, derandomize=True)

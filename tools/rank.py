@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.stages import ended_after
+from tools.stages import WITHOUT_HYPOTHESIS, ended_after
 
 GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may wait for this one for ever
 
@@ -29,6 +29,7 @@ def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
                 "--with-mpi",
                 f"--junitxml={folder / f'{rank}.xml'}",
                 *("-p", "no:cacheprovider"),  # one folder for all ranks
+                *WITHOUT_HYPOTHESIS,
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
                 "--maxfail=1",  # after a failure on one rank, the ranks are out of step
                 # Rank 0 ends all ranks of a test that hangs, when the others have printed where they are.

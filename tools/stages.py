@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +14,8 @@ from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 IDLE = 0.0
 KERNELS = "apps.kernels"
 SET_UP = "set-up"
+WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # whose import takes 0.4 s of CPU: for stages without drawn examples
+ONE_MPI = re.compile(r"^pytestmark = .*one_mpi", re.MULTILINE)  # in files with nothing for the other MPI
 SIZES = "LB_MPI_TEST_SIZES"  # see tests/mpi/conftest.py
 # Ranks of MPICH that wait for each other sleep: many on a few cores took most of their time in turns to look.
 PATIENT = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "50"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,19 @@ from pathlib import Path
 from lb_mpi.cli.run import processes
 from tools.environment import FOLDERS, ROOT, Environment, SetupError, prepare, wanted
 from tools.schedule import run_all
-from tools.stages import IDLE, KERNELS, SET_UP, SIZES, Stage, check, parallel, serial, set_up
+from tools.stages import (
+    IDLE,
+    KERNELS,
+    ONE_MPI,
+    SET_UP,
+    SIZES,
+    WITHOUT_HYPOTHESIS,
+    Stage,
+    check,
+    parallel,
+    serial,
+    set_up,
+)
 
 RANKS = (1, 2, 3, 6)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
@@ -25,7 +36,6 @@ WAITING = "process"  # the room whose tests start programs, and wait for them: e
 WAITING_CORES = 0.35  # that such a file keeps busy
 WITHOUT_KERNELS = ("hung_ranks", "launch", "processes")  # files of that room that start while kernels are compiled
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
-ONE_MPI = re.compile(r"^pytestmark = .*one_mpi", re.MULTILINE)  # in files of that room with nothing for the other MPI
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -106,7 +116,7 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
         if options.other_mpi and ONE_MPI.search(file.read_text()):
             continue
         place = f"{WAITING}/{file.name}"
-        arguments = [f"tests/{place}", *_not_again(options)]
+        arguments = [f"tests/{place}", *WITHOUT_HYPOTHESIS, *_not_again(options)]
         # All tests of a file may be skipped: the machine may lack sshd or another Python, or the user may not be root.
         stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=True)
         stages.append(stage._replace(after=()) if _name(file) in WITHOUT_KERNELS else stage)

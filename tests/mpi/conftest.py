@@ -13,8 +13,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.graph import distribute
-
-VARIABLE = "LB_MPI_TEST_SIZES"
+from tools.stages import ONE_MPI, SIZES
 
 
 def pytest_configure(config):
@@ -23,15 +22,17 @@ def pytest_configure(config):
 
 def usual():
     """Whether all selected tests run here."""
-    sizes = os.environ.get(VARIABLE)
+    sizes = os.environ.get(SIZES)
     return not sizes or MPI.COMM_WORLD.size in [int(size) for size in sizes.split(",")]
 
 
-def pytest_ignore_collect(collection_path):
+def pytest_ignore_collect(collection_path, config):
     """Not to import, on each of many ranks, a file that has no test for them."""
-    if usual() or not collection_path.name.startswith("test_"):
+    if not collection_path.name.startswith("test_"):
         return None
-    return "every_size" not in collection_path.read_text() or None
+    text = collection_path.read_text()
+    elsewhere = config.option.markexpr == "not one_mpi" and ONE_MPI.search(text)
+    return bool(elsewhere or not (usual() or "every_size" in text)) or None
 
 
 def pytest_runtest_setup():

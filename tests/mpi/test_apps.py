@@ -13,8 +13,8 @@ from functools import partialmethod
 
 import numpy as np
 import pytest
+import scipy
 from mpi4py import MPI
-from scipy import ndimage
 
 import lb_mpi
 from apps import command, heat, maze, particles, sweep, tsp, uts, weather
@@ -79,7 +79,7 @@ def test_unequal_speeds(monkeypatch):
 )
 def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch, extra):
     given = answer(maze, monkeypatch, "--dim", "700", "--free", "0.6", "--seed", "5", "--walled", *extra)
-    labels, _ = ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))
+    labels, _ = scipy.ndimage.label(random_maze(700, 0.6, 5, walled=True) == FREE, structure=np.ones((3, 3)))
     assert given["visited"] - given["visited_twice"] == np.count_nonzero(labels == labels[1, 1])
     assert (given["found"], given["path_length"]) == (False, 0)
     assert given["visited_twice"] >= 0
@@ -89,7 +89,7 @@ def test_all_reachable_cells_of_a_walled_maze_are_marked(monkeypatch, extra):
 def test_paths_are_found(monkeypatch, extra):
     for seed in range(5):
         given = answer(maze, monkeypatch, "--dim", "500", "--seed", str(seed), *extra)
-        labels, _ = ndimage.label(random_maze(500, 0.7, seed) == FREE, structure=np.ones((3, 3)))
+        labels, _ = scipy.ndimage.label(random_maze(500, 0.7, seed) == FREE, structure=np.ones((3, 3)))
         assert given["found"] == (labels[1, 1] == labels[-2, -2])
         assert (given["path_length"] >= 500) == given["found"]
 
