@@ -31,10 +31,12 @@ OTHER_RANKS = (3,)  # with --other-mpi
 LIMIT_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
 QUEUED = 4  # times as long, for tests that get the cores that others leave idle
-N_SHARES = 6  # of their files; each share is a stage
+N_SHARES = 10  # of their files; each share is a stage, of which the last ones run side by side until the end
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
-WITHOUT_KERNELS = ("hung_ranks", "launch", "processes")  # files of that room that start while kernels are compiled
+WITHOUT_KERNELS = (  # files of that room whose programs call no kernel: they start while kernels are compiled
+    *("cluster", "hung_ranks", "launch", "processes", "restarts", "run", "slow_ranks", "starting", "throttle"),
+)
 LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
 
 
