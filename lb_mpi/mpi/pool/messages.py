@@ -247,9 +247,9 @@ def map_error(failure: TaskFailure, rank: int, own: BaseException | None) -> Bas
     """Make the error that all ranks raise after a map; `own`: the first exception on this `rank`, with its traceback."""
     own = own if failure.rank == rank else None
     if failure.of_file:
-        return own or pickle.loads(failure.error)
+        return pickle.loads(failure.error) if own is None else own
     error = task_error(failure)
-    error.__cause__ = own or error.__cause__
+    error.__cause__ = error.__cause__ if own is None else own  # a user's exception may be neither true nor false
     return error
 
 
