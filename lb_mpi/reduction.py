@@ -1,13 +1,14 @@
 """Numbers that all ranks add up, or of which they find the largest: the answer has the same bits on all ranks.   (pure)
 
-Sums are of integers, so every tree of a reduction gives the same.  A real number is counted in units, and each count is sent
-in two halves, so that sums of days over a million ranks do not overflow.
+Law.  A sum is the exact sum of real numbers, rounded once: every order, and every tree of a reduction, gives the same.  One
+that is too large for a number is infinite.
+- Few ranks exchange their numbers, and each adds them up.
+- Many have integers added up: a real number has digits to the base 2**32, and each digit has its sum (`digits`, `real`).
 """
 
 from __future__ import annotations
 
-import itertools
-import operator
+import math
 from collections.abc import Generator, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,42 +17,68 @@ import numpy as np
 from lb_mpi.actor import ALL, Await
 from lb_mpi.graph import Floats, Ints
 
-UNIT = 2.0**-30  # of real numbers
-HALF = 2**32
+DIGIT_BITS = 32
+LOWEST = -1126  # exponent of the last bit of the smallest number, as an integer of 53 bits
+N_DIGITS = -(-(1024 - LOWEST) // DIGIT_BITS)  # of a real number; the sums of the digits of 2**31 ranks fit into 64 bits
+NONE = np.zeros(0)
 
 
 class Reduction(NamedTuple):
     """Numbers of one rank for a reduction over all; the answer is the same on all ranks."""
 
-    sums: Ints = np.zeros(0, dtype=np.int64)
-    maxima: Floats = np.zeros(0)
+    sums: Sequence[float] = ()  # of real numbers, above -inf
+    maxima: Floats = NONE
 
 
-def reduce(sums: Iterable[int] = (), maxima: Iterable[float] = ()) -> Generator[Await, Any, Reduction]:
+def reduce(sums: Iterable[float] = (), maxima: Iterable[float] = ()) -> Generator[Await, Any, Reduction]:
     """Reduce numbers over all ranks: a part of a story (`lb_mpi.actor`)."""
-    numbers = Reduction(np.array([*sums], dtype=np.int64), np.array([*maxima], dtype=float))
+    numbers = Reduction([*sums], np.array([*maxima], dtype=float))
     answer: Reduction = (yield Await((ALL,), ((ALL, numbers),)))[ALL]
     return answer
 
 
 def reduced(everyone: Sequence[Reduction]) -> Reduction:
     """Reduce the numbers of all ranks in one process."""
-    maxima = np.array([one.maxima for one in everyone]).max(axis=0)
-    return Reduction(np.sum([one.sums for one in everyone], axis=0), maxima)
+    sums, maxima = zip(*everyone, strict=True)
+    return Reduction(added(sums), np.maximum.reduce(maxima))
 
 
-def units(value: float) -> int:
-    """Count a real number in units."""
-    return round(value / UNIT)
+def added(numbers: Iterable[Sequence[float]]) -> list[float]:
+    """Return the n sums of all ranks' n numbers."""
+    return [*map(_sum, zip(*numbers, strict=True))]
 
 
-def halves(reals: Iterable[float], counts: Iterable[int] = ()) -> Ints:
-    """(2 n,) the high and the low half of each of n numbers: of reals, which are counted in units, and of counts."""
-    numbers = itertools.chain(map(round, map((1.0 / UNIT).__mul__, reals)), counts)
-    return np.fromiter(itertools.chain.from_iterable(map(divmod, numbers, itertools.repeat(HALF))), dtype=np.int64)
+def _sum(numbers: Iterable[float]) -> float:
+    try:
+        return math.fsum(numbers)
+    except OverflowError:
+        return math.inf
 
 
-def joined(sums: Ints) -> list[int]:
-    """Return the counts from the sums of their halves."""
-    high, low = sums.reshape(-1, 2).T.tolist()
-    return [*map(operator.add, map(HALF.__mul__, high), low)]
+def digits(numbers: Sequence[float]) -> Ints:
+    """(n, N_DIGITS + 1) digits of n numbers, the last ones first; then 1 for an infinite one, otherwise 0."""
+    table = np.zeros((len(numbers), N_DIGITS + 1), dtype=np.int64)
+    for row, number in zip(table, numbers, strict=True):
+        if math.isinf(number):
+            row[-1] = 1
+        elif number:
+            mantissa, exponent = math.frexp(number)
+            at, shift = divmod(exponent - 53 - LOWEST, DIGIT_BITS)
+            bits, sign = int(abs(mantissa) * 2.0**53) << shift, 1 if number > 0.0 else -1
+            while bits:
+                bits, row[at] = bits >> DIGIT_BITS, sign * (bits & (1 << DIGIT_BITS) - 1)
+                at += 1
+    return table
+
+
+def real(sums: Ints) -> list[float]:
+    """Return n real numbers from the (n, N_DIGITS + 1) sums of their digits."""
+    return [*map(_real, sums)]
+
+
+def _real(row: Ints) -> float:
+    bits = sum(int(row[at]) << DIGIT_BITS * at for at in np.flatnonzero(row[:-1]).tolist())
+    try:
+        return math.inf if row[-1] else bits / (1 << -LOWEST)
+    except OverflowError:
+        return math.inf

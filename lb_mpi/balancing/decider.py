@@ -49,7 +49,7 @@ from lb_mpi.errors import Error
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.knowledge import USUAL, WEAK, KnownSpeeds, MeasuredSpeeds
 from lb_mpi.metrics import above
-from lb_mpi.reduction import UNIT, Reduction, halves, joined, reduce, units
+from lb_mpi.reduction import NONE, Reduction, reduce
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
@@ -66,18 +66,18 @@ Plot = Generator[Await, Any, Planned]
 
 
 class _Sums(NamedTuple):
-    """Sums over all ranks, those of real numbers in units."""
+    """Sums over all ranks."""
 
-    work: int  # of rows at home, and what could have been done before the rank came
-    done: int  # as planned
-    busy: int  # actual
-    speed: int
-    queued: int  # for cores
-    elapsed: int
-    home_rate: int  # rows at home in a second
-    rows: int  # lent
-    bytes: int  # sent
-    home: int  # rows
+    work: float  # of rows at home, and what could have been done before the rank came
+    done: float  # as planned
+    busy: float  # actual
+    speed: float
+    queued: float  # for cores
+    elapsed: float
+    home_rate: float  # rows at home in a second
+    rows: float  # lent
+    bytes: float  # sent
+    home: float  # rows
 
     @property
     def even_s(self) -> float:
@@ -85,7 +85,7 @@ class _Sums(NamedTuple):
 
         Ranks may be uneven since the costs of their rows differ, or their speeds: whichever explains more.
         """
-        return min(self.work / self.speed, self.home / (UNIT * self.home_rate) if self.home_rate else math.inf)
+        return min(self.work / self.speed, self.home / self.home_rate if self.home_rate else math.inf)
 
 
 class _Maxima(NamedTuple):
@@ -195,22 +195,23 @@ class Decider:
             work = work if self.ways.learning else median(self._stayed_s) * speed + late  # noise does not last
         done = (own_s * speed if home else max(0.0, report.ticks * tick_work + report.helped)) + late
         busy = report.busy_s * speed + late
-        reals = work, done, busy, speed, report.queued_s, report.elapsed_s, report.home * speed / work if work > 0.0 else 0.0
-        counts = report.rows, report.bytes, report.home
+        sums = _Sums(
+            work, done, busy, speed, report.queued_s, report.elapsed_s, report.home * speed / work if work > 0.0 else 0.0,
+            report.rows, report.bytes, report.home,
+        )  # fmt: skip
         maxima = _Maxima(
             report.failed, report.checksum, -report.checksum, report.results, -report.results, unknown,
             work / speed, done / speed, busy / speed, report.spent_s, self._planned_s, first, report.formed, report.changed,
             report.elapsed_s - report.overhead_s + late / speed, 0.0 if math.isnan(report.last_s) else report.last_s,
             -self._began_s,
         )  # fmt: skip
-        sums = halves(reals, counts)
-        return Reduction(self._with_more(sums) if self._learns else sums, np.array(maxima, dtype=float))
+        return Reduction(sums, np.array([*maxima, *self._more()] if self._learns else maxima, dtype=float))
 
     def decide(self, all_ranks: Reduction) -> Decided:
         """Decide on the round from the reports of all ranks, and learn from them; the decision is the same on all ranks."""
         knowledge, policy, own = self._knowledge, self.policy, self._knowledge.index
-        n = 2 * len(_Sums._fields)
-        total, most = _Sums(*joined(all_ranks.sums[:n])), _Maxima(*all_ranks.maxima.tolist())
+        n = len(_Maxima._fields)
+        total, most = _Sums(*all_ranks.sums), _Maxima(*all_ranks.maxima[:n].tolist())
         if most.failed or most.checksum != -most.checksum_low:
             policy.failed()
             self.restart()
@@ -228,7 +229,7 @@ class Decider:
             elif compare:
                 self.quick.stop()
             before = after if self.ways.home else self.quick.imbalance_home
-            return Decided(RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed)
+            return Decided(RoundProblem.NONE, decision, before, after, int(total.rows), int(total.bytes), compare, formed)
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         if self._planned_s or most.planned_s:
             policy.trigger.paid(most.planned_s)
@@ -243,7 +244,7 @@ class Decider:
             home_s = levels.home_s if most.first else levels.home_s - most.early_s
             choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
             decision = decision if choice is None else self._choose(decision, choice)
-        knowledge.mean_speed = total.speed * UNIT / self._size
+        knowledge.mean_speed = total.speed / self._size
         if not most.first:
             self._late_s.append(self._began_s + most.early_s)
         speeds, late = knowledge.speeds.copy(), knowledge.late.copy()
@@ -252,16 +253,16 @@ class Decider:
             late[own] = self._speed * min(median(self._late_s), balanced_s)
         before = above(most.home_s, mean_s) if known else math.nan
         knowledge.know(speeds, late, after)
-        decided = Decided(RoundProblem.NONE, decision, before, after, total.rows, total.bytes, compare, formed)
+        decided = Decided(RoundProblem.NONE, decision, before, after, int(total.rows), int(total.bytes), compare, formed)
         self.quick.decided(decided)
-        return self._learn_more(decided, all_ranks.sums[n:])
+        return self._learn_more(decided, all_ranks.maxima[n:])
 
-    def _with_more(self, sums: Ints) -> Ints:
-        """Return what is summed in a full call: `sums`, and what a subclass adds."""
-        return sums
+    def _more(self) -> Floats:
+        """Return the numbers of this rank whose maxima all learn in a full call, beside `_Maxima`."""
+        return NONE
 
-    def _learn_more(self, decided: Decided, more: Ints) -> Decided:
-        """Learn from the sums that were added; return the decision with that."""
+    def _learn_more(self, decided: Decided, more: Floats) -> Decided:
+        """Learn from these maxima; return the decision with that."""
         return decided
 
     def begin(self, n: int) -> Story[Planned] | None:
@@ -330,13 +331,9 @@ class Decider:
         return Levels(above(most_s, total / total_speed), most_s, balanced_s=total / total_speed)
 
     def _totals(self, load: float, speed: float) -> Generator[Await, Any, tuple[float, float, float]]:
-        """Seconds of the slowest rank, sum of the loads, sum of the speeds.  The sums are in units of the largest number."""
-        most = yield from reduce(maxima=[load / speed, load, speed])
-        most_s, *of = (UNIT * most.maxima).tolist()
-        parts = [round(each / unit) if 0.0 < unit < math.inf else 0 for each, unit in zip((load, speed), of, strict=True)]
-        sums = (yield from reduce(parts)).sums
-        total, total_speed = (n * unit for n, unit in zip(sums.tolist(), of, strict=True))
-        return most_s / UNIT, total, total_speed
+        """Seconds of the slowest rank, sum of the loads, sum of the speeds."""
+        (total, total_speed), most = yield from reduce([load, speed], [load / speed])
+        return float(most[0]), total, total_speed
 
 
 class RootPlanner(Decider):
@@ -376,15 +373,15 @@ class RootPlanner(Decider):
         unsure = [WEAK if rank in self._observed else 1.0 for rank in range(self._size)]
         return KnownSpeeds(tuple(self._knowledge.speeds.tolist()), tuple(unsure))
 
-    def _with_more(self, sums: Ints) -> Ints:
+    def _more(self) -> Floats:
         """See `Decider`: the speed of each rank."""
-        speeds = np.zeros(self._size, dtype=np.int64)
-        speeds[self._knowledge.rank] = units(self._speed)
-        return np.concatenate([sums, speeds])
+        speeds = np.zeros(self._size)
+        speeds[self._knowledge.rank] = self._speed
+        return speeds
 
-    def _learn_more(self, decided: Decided, more: Ints) -> Decided:
+    def _learn_more(self, decided: Decided, more: Floats) -> Decided:
         """See `Decider`."""
-        self._knowledge.speeds = np.asarray(UNIT * more, dtype=np.float64)
+        self._knowledge.speeds = more
         prior, self._prior = self._prior, None
         if prior is None or math.isnan(decided.imbalance_before):  # costs are still unknown on some rank
             return decided

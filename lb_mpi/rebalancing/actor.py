@@ -44,7 +44,7 @@ from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.rebalancing.deciding import NOISE, GraphTotals, RankLoad, RebalanceDecision, Units
+from lb_mpi.rebalancing.deciding import NOISE, GraphTotals, Maxima, RankLoad, RebalanceDecision
 from lb_mpi.rebalancing.flow import MAX_STEPS, Flow, level
 from lb_mpi.rebalancing.jobs import Build, Built, Pack, Repair
 from lb_mpi.rebalancing.messages import Links, RebalanceKind, RebalanceMessage, Steps, exchange, expected
@@ -54,6 +54,7 @@ from lb_mpi.reduction import Reduction, reduce
 
 SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 TOGETHER = 16  # ranks at most that tell each other their loads, speeds and neighbours, so that each computes all flows
+ROUNDED = 2.0**-30  # of the largest load or speed
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
 
 
@@ -94,7 +95,7 @@ class Rebalancing(Story[None]):
         decided: RebalanceDecision, trigger: Trigger, *, imbalance: float = 0.03, connected: bool = True, slabs: int = 0,
         undo: Undo | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(self._rebalance(decided, trigger, imbalance, totals.units, connected, slabs, undo))
+        super().__init__(self._rebalance(decided, trigger, imbalance, totals.most, connected, slabs, undo))
         mean = decided.mean_speed
         speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
         self.rank, self.size, self.part, self.costs, self.mine = rank, size, part, costs, mine._replace(speed=speed)
@@ -119,13 +120,13 @@ class Rebalancing(Story[None]):
         return super().fail(error)
 
     def _rebalance(
-        self, decided: RebalanceDecision, trigger: Trigger, imbalance: float, units: Units, connected: bool, slabs: int,
+        self, decided: RebalanceDecision, trigger: Trigger, imbalance: float, most: Maxima, connected: bool, slabs: int,
         undo: Undo | None,
     ) -> Steps:  # fmt: skip
         began, tolerance = self.now, FLOW_PART * imbalance
         labels, links = None if undo is None else undo.owners, self.neighbours
         if labels is None and slabs:
-            labels = yield from self._ends(slabs, units, tolerance)
+            labels = yield from self._ends(slabs, most, tolerance)
         elif labels is None:
             labels, links = yield from self._choose(decided.mean_s, imbalance, connected)
         owners = yield from self._move(labels, links)
@@ -133,15 +134,17 @@ class Rebalancing(Story[None]):
 
     # --- the choice ---
 
-    def _ends(self, n: int, units: Units, tolerance: float) -> Steps:
-        """Return the new owners of this rank's vertices, of slabs of n vertices."""
-        counts, speeds = np.zeros((2, self.size), dtype=np.int64)
-        costs = np.zeros(n, dtype=np.int64)
-        counts[self.rank], speeds[self.rank] = self.part.n_local, round(self.mine.speed / units.speed)
-        costs[self.part.vertices] = np.rint(self.costs / units.load)
-        everyone = yield from reduce(np.concatenate([counts, speeds, costs]))
-        counts, speeds, costs = np.split(everyone.sums, [self.size, 2 * self.size])
-        ends = best_ends(costs, counts, speeds, tolerance)
+    def _ends(self, n: int, most: Maxima, tolerance: float) -> Steps:
+        """Return the new owners of this rank's vertices, of slabs of n vertices.
+
+        Costs and speeds are rounded to integers: numpy adds them up exactly, whatever the processor.
+        """
+        counts, speeds, costs = np.zeros(self.size), np.zeros(self.size), np.zeros(n)
+        counts[self.rank], speeds[self.rank] = self.part.n_local, round(self.mine.speed / most.speed / ROUNDED)
+        costs[self.part.vertices] = np.rint(self.costs / most.load / ROUNDED)
+        everyone = yield from reduce(maxima=np.concatenate([counts, speeds, costs]))
+        counts, speeds, costs = np.split(everyone.maxima, [self.size, 2 * self.size])
+        ends = best_ends(costs, counts.astype(np.int64), speeds, tolerance)
         return np.searchsorted(ends, self.part.vertices, side="right")
 
     def _choose(self, mean_s: float, imbalance: float, connected: bool) -> Steps:
@@ -207,13 +210,11 @@ class Rebalancing(Story[None]):
 
         An exchange with neighbours for each step of the flow would take most of the time of a move between hosts.
         """
-        about = np.zeros((self.size, 3), dtype=np.int64)  # of each rank: load and speed as bits, neighbours as a mask
-        about[self.rank, :2] = np.array([load, self.mine.speed]).view(np.int64)
-        about[self.rank, 2] = sum(1 << other for other in near)
-        about = (yield from reduce(about.ravel())).sums.reshape(self.size, 3)
-        masks, flows = about[:, 2].tolist(), list[Flow]()
-        for rank, (work, speed) in enumerate(about[:, :2].copy().view(float).tolist()):
-            others = [other for other in range(self.size) if masks[rank] >> other & 1]
+        about, flows = np.zeros((self.size, 3)), list[Flow]()  # of each rank: load, speed, neighbours as a mask
+        about[self.rank] = load, self.mine.speed, sum(1 << other for other in near)
+        about = (yield from reduce(maxima=about.ravel())).maxima.reshape(self.size, 3)
+        for rank, (work, speed, mask) in enumerate(about.tolist()):
+            others = [other for other in range(self.size) if int(mask) >> other & 1]
             flows.append(Flow(rank, others, work, speed, mean_s, size=self.size, tolerance=tolerance))
         level(flows, tolerance, MAX_STEPS)
         self.outcome = self.outcome._replace(steps=flows[0].steps)
@@ -283,15 +284,15 @@ class Rebalancing(Story[None]):
         self, owners: Owners, decided: RebalanceDecision, trigger: Trigger, imbalance: float, began: float
     ) -> Steps:  # fmt: skip
         """End: all ranks have the new parts, or all the old ones."""
-        cuts, sums, maxima = [0.0, 0.0], [0, 0, 0], [float(self.failed), 0.0, 0.0, 0.0, 0.0]
+        cuts, sums, maxima = [0.0, 0.0], [0, 0, 0], [float(self.failed), 0.0, 0.0, 0.0]
         if self.built is not None and not self.failed:
             cuts = [cut_of(self.part, each) for each in (owners, owners_now(self.part, self.rank))]
             n_leaving = int(np.count_nonzero(owners.local != self.rank))
             sums = [n_leaving, self.built.n_bytes, self.built.part.n_ghosts]
             times = [load / self.mine.speed for load in (self.mine.load, float(self.built.costs.sum()))]
-            maxima = [0.0, max(cuts), *times, self.now - began]
+            maxima = [0.0, *times, self.now - began]
         total = yield from reduce(sums, maxima)
-        failed, most, before_s, after_s, spent_s = total.maxima.tolist()
+        failed, before_s, after_s, spent_s = total.maxima.tolist()
         if failed:
             self.outcome = self.outcome._replace(failed=True)
             return
@@ -302,17 +303,15 @@ class Rebalancing(Story[None]):
         if not is_better(reason, before_s, after_s, (1.0 + imbalance) * decided.mean_s):
             self.outcome = old._replace(before_s=before_s, after_s=before_s)
             return
-        moved, n_bytes, n_ghosts = total.sums.tolist()
+        moved, n_bytes, n_ghosts = map(int, total.sums)
         after = max(0.0, after_s / decided.mean_s - 1.0)
         self.outcome = old._replace(
             after=after, before_s=before_s, after_s=after_s, moved=moved, n_bytes=n_bytes, n_ghosts=n_ghosts
         )
         self.ready = True
-        # A power of two, so that the sum of whole weights is exact.
-        unit = 2.0 ** max(math.frexp(most)[1] - 40, -1000) if most > 0.0 else 1.0
-        new_cut, old_cut = (yield from reduce([round(cut / unit) for cut in cuts])).sums.tolist()
+        new_cut, old_cut = (yield from reduce(cuts)).sums
         if may_cut(reason, new_cut, old_cut):
-            self.outcome = self.outcome._replace(cut=new_cut * unit)
+            self.outcome = self.outcome._replace(cut=new_cut)
         else:
             self.outcome = self.outcome._replace(after=old.before, moved=0)
 
@@ -331,6 +330,6 @@ def is_better(reason: BalanceReason, before_s: float, after_s: float, level_s: f
             return after_s < (1.0 - NOISE) * before_s
 
 
-def may_cut(reason: BalanceReason, new: int, old: int) -> bool:
+def may_cut(reason: BalanceReason, new: float, old: float) -> bool:
     """Return whether a move may have the new cut: one for a lighter cut must have made it lighter."""
     return reason is not BalanceReason.CUT or new < old

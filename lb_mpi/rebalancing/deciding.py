@@ -26,7 +26,7 @@ import numpy as np
 from lb_mpi.balancing.deciding import CROWDED, BalanceReason, Decision, Trigger
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import JUMP, USUAL
-from lb_mpi.reduction import UNIT, Reduction, halves, joined
+from lb_mpi.reduction import Reduction
 
 USUAL_STEPS = 250  # from one change to the next
 HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, until another move, from the new homes,
@@ -40,8 +40,6 @@ LEAST_PART = 0.125  # of the imbalance, that a move is to take away
 NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
 LEAST_CORE = 0.1  # of its time, that a rank counts as having a core
 MOST_INTERVAL = 64  # calls from one opportunity to the next
-GROWN = 2.0**10  # the largest load or speed, compared with that of the last totals: then its units no longer fit
-MOST = 2**42  # a number in a sum: that of a million ranks does not overflow
 
 
 class RankLoad(NamedTuple):
@@ -51,18 +49,6 @@ class RankLoad(NamedTuple):
     speed: float  # work per second; NaN: not measured yet
     queued_s: float = 0.0  # without a core, of `own_s`
     own_s: float = 0.0  # computed since the last opportunity
-
-
-class Units(NamedTuple):
-    """The units in which loads and speeds are summed as integers: the same on all ranks."""
-
-    load: float = 0.0
-    speed: float = 0.0
-
-    def fit(self, new: Units) -> bool:
-        """Return whether sums in these units are exact enough; otherwise, all ranks report again, in the `new` ones."""
-        (load, speed), (new_load, new_speed) = self, new
-        return load / GROWN <= new_load <= load * GROWN and speed / GROWN <= new_speed <= speed * GROWN
 
 
 class LoadSums(NamedTuple):
@@ -104,11 +90,6 @@ class GraphTotals(NamedTuple):
         return self.most.checksum != -self.most.minus_checksum
 
     @property
-    def units(self) -> Units:
-        """The units that fit the largest load and speed best."""
-        return Units(UNIT * self.most.load, UNIT * self.most.speed)
-
-    @property
     def call_s(self) -> float:
         """Seconds of an opportunity at which nothing moves, without waiting for late ranks; 0.0: not known yet."""
         return max(0.0, -self.most.minus_call_s)
@@ -122,7 +103,7 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, units: Units, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
+    mine: RankLoad, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
     expected: float = math.nan,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
@@ -134,22 +115,17 @@ def report(
     speed = mine.speed if timed else 0.0
     has_core = max(1.0 - mine.queued_s / mine.own_s, LEAST_CORE) if mine.own_s > 0.0 else 1.0  # of its time
     seconds = mine.load / speed if timed else 0.0
-    numbers = zip((mine.load, speed, speed / has_core), (units.load, units.speed, units.speed), strict=True)
-    sums = [round(min(each / unit, MOST)) if unit else 0 for each, unit in numbers]
-    times = halves([mine.queued_s, mine.own_s])
+    sums = LoadSums(mine.load, speed, speed / has_core, mine.queued_s, mine.own_s, timed)
     most = Maxima(
         failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
         -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,
     )  # fmt: skip
-    return Reduction(np.array([*sums, timed, *times], dtype=np.int64), np.array(most, dtype=float))
+    return Reduction(sums, np.array(most, dtype=float))
 
 
-def totals_of(reduced: Reduction, units: Units) -> GraphTotals:
-    """Return the totals, from a reduction with sums in these units."""
-    load, speed, free, n_timed = reduced.sums[:4].tolist()
-    queued, own = joined(reduced.sums[4:])
-    sums = LoadSums(load * units.load, speed * units.speed, free * units.speed, UNIT * queued, UNIT * own, n_timed)
-    return GraphTotals(sums, Maxima(*reduced.maxima.tolist()))
+def totals_of(reduced: Reduction) -> GraphTotals:
+    """Return the totals, from the reduction of all reports."""
+    return GraphTotals(LoadSums(*reduced.sums), Maxima(*reduced.maxima.tolist()))
 
 
 def totals_from(loads: Floats, speeds: Floats) -> GraphTotals:
@@ -247,7 +223,6 @@ class Opportunities:
         self._heavy = False  # the cut after the last move, and another one may make it lighter
         self._cut = math.inf  # after the last move
         self.promises = Promises()
-        self.units = Units()
         self.before = math.nan  # imbalance at the last one
         self._calls_s = deque[float](maxlen=USUAL)  # seconds of this rank's last ones at which nothing moved
         self._skipped = 0  # calls until the next one

@@ -22,7 +22,6 @@ from lb_mpi.rebalancing.deciding import (
     Promise,
     RankLoad,
     RebalanceDecision,
-    Units,
     report,
     totals_of,
 )
@@ -55,15 +54,14 @@ class Case(NamedTuple):
         works = np.bincount(self.owners, self.costs, self.size).tolist()
         return [RankLoad(work, speed, self.queued, 1.0) for work, speed in zip(works, self.speeds.tolist(), strict=True)]
 
-    def totals(self, units: Units) -> GraphTotals:
-        """The sums and maxima of all ranks, in units that fit."""
-        reports = [report(load, units) for load in self.loads()]
-        totals = totals_of(reduced(reports), units)
-        return totals if units.fit(totals.units) else self.totals(totals.units)
+    @property
+    def totals(self) -> GraphTotals:
+        """The sums and maxima of all ranks."""
+        return totals_of(reduced([report(load) for load in self.loads()]))
 
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""
-        totals = self.totals(Units())
+        totals = self.totals
         decided = Opportunities(trigger=Trigger(when)).decide(totals, self.size)
         if self.origin is not None:
             promise = Promise(0.5 * totals.most.seconds, 0.4 * totals.most.seconds)

@@ -18,7 +18,7 @@ MUTANTS = [
     (actor, "Rebalancing._move", "for other, payload in arrived.items() if len(payload)}", "for other, payload in list(arrived.items())[:1] if len(payload)}"),
     # the commit
     (actor, "Rebalancing._commit", "        if failed:\n            self.outcome = self.outcome._replace(failed=True)\n            return\n", ""),
-    (actor, "Rebalancing._commit", "[float(self.failed), 0.0, 0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0, 0.0, 0.0]"),
+    (actor, "Rebalancing._commit", "[float(self.failed), 0.0, 0.0, 0.0]", "[0.0, 0.0, 0.0, 0.0]"),
     (actor, "Rebalancing._choose", "            self.failed, labels = True, own\n", "            self.failed, labels = True, own\n            return labels, links\n"),  # nobody knows
     (actor, "Rebalancing.fail", "self.failed = True", "pass"),
     # the flow
@@ -34,14 +34,13 @@ MUTANTS = [
     (pairs, "_received", "        raise JobFailed\n", "        pass\n"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
     (actor, "Rebalancing._level", "residual > tolerance and", "residual > 10.0 * tolerance and"),
-    (actor, "Rebalancing._level_together", "about[self.rank, 2] = sum(1 << other for other in near)", "about[self.rank, 2] = sum(1 << other for other in near[:1])"),
-    (actor, "Rebalancing._level_together", "[load, self.mine.speed]", "[load, 1.0]"),
+    (actor, "Rebalancing._level_together", "for other in near)", "for other in near[:1])"),
+    (actor, "Rebalancing._level_together", "= load, self.mine.speed, sum", "= load, 1.0, sum"),
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
     (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
     (deciding, "Opportunities.call_s", "min(", "max("),  # one that waits for a core makes the next ones rare
     (deciding, "GraphTotals.differs", "self.most.checksum != -self.most.minus_checksum", "False"),
-    (deciding, "Units.fit", "return load / GROWN", "return True or load / GROWN"),
     # slabs
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
     (slabs, "_Ranges.__init__", "self.ends - counts, np.append(self.ends[1:], self.ends[-1])", "0 * self.ends, 0 * self.ends + self.ends[-1]"),  # too far
@@ -64,5 +63,4 @@ MUTANTS = [
     (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),
     # the sums
     (deciding, "Opportunities._decided", "missing = size / n_timed", "missing = 1.0"),
-    (deciding, "GraphTotals.units", "Units(UNIT * self.most.load, UNIT * self.most.speed)", "Units(self.most.load, self.most.speed)"),  # rounded to the largest
 ]  # fmt: skip

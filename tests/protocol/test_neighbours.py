@@ -288,7 +288,7 @@ def test_a_rank_forgets_distant_ranks_but_not_what_they_measured():
 def test_days_of_work_on_a_hundred_thousand_ranks_add_up():
     decider, size = module.NeighbourPlanner(Knowledge(0, [0, 1], [1]), 100_000, Trigger()), 100_000
     mine = decider.report(RankReport(False, 1, 0, 3e5, 3e5, 3e5, 0.0, 10**9, 10**15))
-    whole = decider.decide(Reduction(mine.sums * size, mine.maxima))
+    whole = decider.decide(Reduction([size * each for each in mine.sums], mine.maxima))
     assert (whole.rows, whole.bytes) == (10**14, 10**20)
     assert (whole.imbalance_before, whole.imbalance_after) == pytest.approx((0.0, 0.0), abs=1e-9)
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.reduction import Reduction
+from lb_mpi.reduction import Reduction, added, digits, real
 
 FEW = 8  # ranks that all send their numbers to all
 
@@ -17,9 +17,24 @@ FEW = 8  # ranks that all send their numbers to all
 class _Table(NamedTuple):
     """The numbers of few ranks, a row each."""
 
-    rows: list[Ints]
-    sums: Ints  # (P, n), a view of the rows, as the maxima
+    rows: list[Floats]
+    sums: Floats  # (P, n), a view of the rows, as the maxima
     maxima: Floats
+
+    @property
+    def answer(self) -> Reduction:
+        return Reduction(added(self.sums.tolist()), np.maximum.reduce(self.maxima))
+
+
+class _Totals(NamedTuple):
+    """The numbers of many ranks, reduced by MPI."""
+
+    digits: Ints  # (n, N_DIGITS + 1) sums
+    maxima: Floats
+
+    @property
+    def answer(self) -> Reduction:
+        return Reduction(real(self.digits), self.maxima)
 
 
 class Reducing:
@@ -32,7 +47,7 @@ class Reducing:
     def __init__(self, comm: MPI.Intracomm, mine: Reduction | None = None) -> None:
         self._comm = comm
         self._tables = dict[tuple[int, int], _Table]()  # of few ranks, by the numbers of sums and maxima
-        self._answer: Reduction | _Table = Reduction()
+        self._going: _Table | _Totals
         self._requests = list[MPI.Request]()
         if mine is not None:
             self.begin(mine)
@@ -41,12 +56,13 @@ class Reducing:
         """Begin a reduction of this rank's numbers, as many as on all ranks."""
         comm = self._comm
         if comm.size > FEW:
-            self._answer = answer = Reduction(np.empty_like(mine.sums), np.empty_like(mine.maxima))
-            pairs = zip(mine, answer, (MPI.SUM, MPI.MAX), strict=True)
-            self._requests = [comm.Iallreduce(own, whole, of) for own, whole, of in pairs if len(own)]
+            own = _Totals(digits(mine.sums), mine.maxima)
+            whole = self._going = _Totals(np.empty_like(own.digits), np.empty_like(own.maxima))
+            pairs = zip(own, whole, (MPI.SUM, MPI.MAX), strict=True)
+            self._requests = [comm.Iallreduce(some, total, of) for some, total, of in pairs if len(some)]
             return
         lengths, rank = (len(mine.sums), len(mine.maxima)), comm.rank
-        table = self._answer = self._tables.get(lengths) or self._add(*lengths)
+        table = self._going = self._tables.get(lengths) or self._add(*lengths)
         table.sums[rank], table.maxima[rank] = mine
         self._requests.clear()
         for other, row in enumerate(table.rows):
@@ -55,8 +71,8 @@ class Reducing:
                 self._requests.append(comm.Isend(table.rows[rank], other, int(Tag.REDUCTION)))
 
     def _add(self, n_sums: int, n_maxima: int) -> _Table:
-        numbers = np.empty((self._comm.size, n_sums + n_maxima), dtype=np.int64)
-        table = _Table([*numbers], numbers[:, :n_sums], numbers[:, n_sums:].view(np.float64))
+        numbers = np.empty((self._comm.size, n_sums + n_maxima))
+        table = _Table([*numbers], numbers[:, :n_sums], numbers[:, n_sums:])
         self._tables[n_sums, n_maxima] = table
         return table
 
@@ -67,6 +83,4 @@ class Reducing:
     @property
     def answer(self) -> Reduction:
         """The answer, once `done`."""
-        if isinstance(self._answer, Reduction):
-            return self._answer
-        return Reduction(np.add.reduce(self._answer.sums), np.maximum.reduce(self._answer.maxima))
+        return self._going.answer

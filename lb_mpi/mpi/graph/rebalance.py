@@ -386,23 +386,14 @@ def load_kernels() -> float:
 
 
 def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Given) -> GraphTotals:
-    """Return the sums and maxima of all ranks; collective.
-
-    A second reduction follows if the largest load or speed has changed a thousandfold, as in the first call.
-    """
-    opportunities = balance.opportunities
-    checksum, failed, call_s = given.checksum, given.failed is not None, opportunities.call_s
-    while True:
-        units = opportunities.units
-        numbers = report(
-            mine, units, checksum=checksum, failed=failed, call_s=call_s, grown=balance.grown, expected=balance.expected
-        )
-        reducing = Reducing(presence.comm, numbers)
-        presence.wait(reducing.done, reducing, name=NAME)
-        totals = totals_of(reducing.answer, units)
-        opportunities.units = totals.units
-        if units.fit(opportunities.units) or totals.most.failed or totals.differs:
-            return totals
+    """Return the sums and maxima of all ranks; collective."""
+    numbers = report(
+        mine, checksum=given.checksum, failed=given.failed is not None, call_s=balance.opportunities.call_s,
+        grown=balance.grown, expected=balance.expected,
+    )  # fmt: skip
+    reducing = Reducing(presence.comm, numbers)
+    presence.wait(reducing.done, reducing, name=NAME)
+    return totals_of(reducing.answer)
 
 
 class RebalancePort(Port[Any, Job]):

@@ -145,9 +145,9 @@ def _ends(
     mine = owner == comm.rank
     before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])
     middles = before + (np.cumsum(costs) - 0.5 * costs) / most
-    found = np.zeros(comm.size - 1, dtype=np.int64)
+    found = np.zeros(comm.size - 1)
     found[mine] = ends[comm.rank] - len(costs) + np.searchsorted(middles, cuts[mine])
-    inner = np.where(cuts == places[:-1], ends[:-1], _reduce(comm, sums=found.tolist()).sums)
+    inner = np.where(cuts == places[:-1], ends[:-1], _reduce(comm, maxima=found).maxima.astype(np.int64))
     return np.maximum.accumulate(np.append(inner, ends[-1]))
 
 
@@ -242,8 +242,8 @@ def _allgather(comm: MPI.Intracomm, value: float) -> Floats:
     return everyone
 
 
-def _reduce(comm: MPI.Intracomm, sums: Sequence[int] = (), maxima: Sequence[float] = ()) -> Reduction:
-    reducing = Reducing(comm, Reduction(np.array(sums, dtype=np.int64), np.array(maxima, dtype=float)))
+def _reduce(comm: MPI.Intracomm, sums: Sequence[float] = (), maxima: ArrayLike = ()) -> Reduction:
+    reducing = Reducing(comm, Reduction(sums, np.array(maxima, dtype=float)))
     presence_of(comm).wait(reducing.done, reducing)
     return reducing.answer
 
