@@ -28,7 +28,7 @@ from lb_mpi.mpi.pool import arrays, dispatcher, running
 from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
 from tests.mpi.pools import fill, in_script
-from tests.mpi.sizes import COMM, SIZE, several
+from tests.mpi.sizes import COMM, LAST, SIZE, several
 
 WORKERS = max(1, SIZE - 1)  # where the root does not work
 pytestmark = pytest.mark.mpi
@@ -572,3 +572,16 @@ def test_threads_that_all_ranks_have_make_collective_calls_beside_an_executor(in
     mine()
     thread.join()
     assert not errors
+
+
+@several
+def test_a_rank_that_is_interrupted_as_it_closes_is_an_error_of_the_shutdown(monkeypatch):
+    """It was the traceback of a thread on the root, and a shutdown that went well."""
+    executor = lb_mpi.Executor(COMM)
+    if COMM.rank == LAST:
+        monkeypatch.setattr(executor._ranks.parcels, "drain", lambda: signal.default_int_handler(signal.SIGINT, None))
+    if COMM.rank == 0:
+        assert executor.submit(abs, -1).result() == 1
+    with pytest.raises(KeyboardInterrupt if COMM.rank == LAST else lb_mpi.Error):
+        executor.shutdown()
+    executor.shutdown()  # only waits

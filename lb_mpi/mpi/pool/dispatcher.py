@@ -191,6 +191,7 @@ class Dispatcher(PoolActor):
         self._answers = deque[tuple[int, RankTasks, float, list[Outcome]]]()  # (rank, its work, own seconds, results)
         self._unresolved = deque[Resolve]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
+        self._failure: BaseException | None = None  # by which the ranks could not be closed
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._own = OwnTasks(ranks, self._receive_own, self._stops)
@@ -238,13 +239,19 @@ class Dispatcher(PoolActor):
             task.payload.future.set_running_or_notify_cancel()
 
     def wait(self, given: Submissions) -> None:
-        """Wait until a closed executor has no more tasks; the threads end with the last executor."""
+        """Wait until a closed executor has no more tasks; the threads end with the last executor.
+
+        Error, once, if another rank has failed, or was interrupted, as it closed.
+        """
         if self.state is PoolState.IN_TASKS:
             return
         with self.changed:
             self.changed.wait_for(lambda: self.over or given.queue not in self._open)
         if self.over:
             self.thread.join()
+            if (failure := self._failure) is not None:
+                self._failure = None
+                raise failure
 
     def interrupt(self) -> None:
         """Drop all tasks under way, after Ctrl-C."""
@@ -310,8 +317,9 @@ class Dispatcher(PoolActor):
         try:
             if self._closes:
                 ranks.close()
-        finally:
-            dispatchers.remove(self)  # now that this thread calls MPI no more
+        except BaseException as error:
+            self._failure = error
+        dispatchers.remove(self)  # now that this thread calls MPI no more
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """Process results, and send what can be sent."""
