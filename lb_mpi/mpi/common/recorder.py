@@ -113,7 +113,7 @@ def recorder(comm: MPI.Intracomm) -> Record:
 
     def begin() -> Record:
         if not _files:
-            _files.append(_File(Path(folder)))
+            _files.append(_File(Path(lb_mpi._began_in, folder)))
             os.environ[OWNER] = f"{os.getpid()}:{folder}"
             atexit.register(_end)
         return _files[0].record

@@ -189,7 +189,7 @@ def _read(comm: MPI.Intracomm, folder: Folder, saved: Saved, given: _Given) -> t
 
 def _folder(path: Path, rank: int) -> Folder:
     real = os.path.realpath(path)  # the working directory may change
-    return _folders.setdefault(real, Folder(real, rows.KIND)) if rank == 0 else Folder(path, rows.KIND)
+    return _folders.setdefault(real, Folder(real, rows.KIND)) if rank == 0 else Folder(path.absolute(), rows.KIND)
 
 
 def _check(folder: object, options: Mapping[str, object] | None, index: object) -> _Given:
