@@ -14,10 +14,11 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.mpi.common import failure
+from lb_mpi.mpi.pool import host_memory, orders
 from tests.misbehaviour import NotForPickling
 from tests.mpi.doors import DOORS
 from tests.mpi.pools import from_root
-from tests.mpi.sizes import COMM, RANK, SIZE, several
+from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 
 pytestmark = pytest.mark.mpi
 CALLS = Counter[int]()
@@ -330,3 +331,19 @@ def test_errors_of_tasks_name_the_lines_of_the_user_only(pool, capsys):
         if function is divide:
             assert "lb_mpi/mpi" not in caught.value.traceback
             assert printed.replace(str(Path(__file__).parent), "").count("lb_mpi/mpi") == 0
+
+
+@several
+@pytest.mark.parametrize(("module", "name"), [(host_memory, "SharedTimings"), (orders, "presence_of")])
+def test_a_rank_without_memory_for_a_pool_is_an_error_on_all_ranks(module, name, monkeypatch):
+    """The others waited for it in MPI without end."""
+
+    def fail(*_):
+        raise MemoryError("on purpose")
+
+    if COMM.rank == LAST:
+        monkeypatch.setattr(module, name, fail)
+    with pytest.raises(MemoryError if COMM.rank == LAST else lb_mpi.Error, match="on purpose"):
+        lb_mpi.Pool(COMM)
+    monkeypatch.undo()
+    lb_mpi.Pool(COMM).close()

@@ -17,26 +17,29 @@ _TIMING = struct.Struct("<qqdd")  # behind it
 _NO_WORD = np.uint64(2**64 - 1)  # lo == hi == 2**28 - 1 in epoch 255: no rank's word
 
 
+def window_of(host: MPI.Intracomm) -> MPI.Win:
+    """Collective: make the window of `SharedIntervals`, for ranks that share memory."""
+    return MPI.Win.Allocate_shared(_LINE, 1, comm=host)
+
+
 class SharedIntervals:
     """The interval of each rank on a host, as a word (see `lb_mpi.pooling.intervals`).
 
-    `host` is a communicator of ranks that share memory, `ranks` their numbers in the pool.  Reading a word needs no MPI
-    call.  A stale reading makes the swap that is based on it fail.  Collective, as is `close`.
+    `ranks` are the numbers in the pool of those that share the window.  No rank may use it before all have made this.
+    Reading a word needs no MPI call.  A stale reading makes the swap that is based on it fail.  `close` is collective.
     """
 
-    def __init__(self, host: MPI.Intracomm, ranks: list[int]) -> None:
-        self._slots = {rank: slot for slot, rank in enumerate(ranks)}  # in the window
-        self._window = MPI.Win.Allocate_shared(_LINE, 1, comm=host)
-        lines: list[Any] = [self._window.Shared_query(slot)[0] for slot in range(host.size)]
-        views = {rank: memoryview(line).cast("B") for rank, line in zip(ranks, lines, strict=True)}
-        self._words = {rank: view.cast("Q") for rank, view in views.items()}
-        self._words[ranks[host.rank]][0] = 0
+    def __init__(self, window: MPI.Win, rank: int, ranks: list[int]) -> None:
+        self._slots, self._window = {one: slot for slot, one in enumerate(ranks)}, window
+        lines: list[Any] = [window.Shared_query(slot)[0] for slot in range(len(ranks))]
+        views = {one: memoryview(line).cast("B") for one, line in zip(ranks, lines, strict=True)}
+        self._words = {one: view.cast("Q") for one, view in views.items()}
+        self._words[rank][0] = 0
         self.timings = SharedTimings(views)
-        self.timings[ranks[host.rank]] = Timing()
+        self.timings[rank] = Timing()
         self._old, self._new, self._found = (np.zeros(1, dtype=np.uint64) for _ in range(3))
-        self._window.Lock_all(MPI.MODE_NOCHECK)
-        self._window.Sync()
-        host.Barrier()
+        window.Lock_all(MPI.MODE_NOCHECK)
+        window.Sync()
 
     def __getitem__(self, rank: int) -> int:
         return self._words[rank][0]

@@ -29,13 +29,13 @@ class Order(NamedTuple):
 class Orders:
     """The orders of one pool; those that have arrived wait here until the rank follows them.
 
-    `host`: the ranks on this host, of which the root is the first on its own.  Collective, as is `close`.
+    See `Broadcast`.  `close` is collective.
     """
 
-    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int, parcels: Parcels) -> None:
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, firsts: MPI.Intracomm, parcels: Parcels) -> None:
         self._others, self._parcels = [rank for rank in range(comm.size) if rank != comm.rank], parcels
         self._waiting = deque[Order]()
-        self._broadcast = Broadcast(comm, host, root)
+        self._broadcast = Broadcast(comm, host, firsts)
 
     def receive(self, order: Order) -> None:
         """Keep an order until it is due."""
@@ -86,13 +86,12 @@ class Orders:
 class Broadcast:
     """A broadcast from the root to all ranks of `comm`: one copy per host, in shared memory that grows on demand.
 
-    `root` is the first rank in `host`, the ranks on its host.  Collective, as are all its methods.
+    `host` has the ranks on this host, `firsts` (on these) the first ones of all hosts, of which the root is the first.  All
+    methods are collective.
     """
 
-    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, root: int) -> None:
-        self._comm, self._host, self._wait = comm, host, presence_of(comm).wait
-        color = 0 if host.rank == 0 else MPI.UNDEFINED
-        self._firsts = MPI.Intracomm(comm.Split(color, -1 if comm.rank == root else comm.rank))  # the root is first
+    def __init__(self, comm: MPI.Intracomm, host: MPI.Intracomm, firsts: MPI.Intracomm) -> None:
+        self._comm, self._host, self._firsts, self._wait = comm, host, firsts, presence_of(comm).wait
         self._shared: SharedBytes | None = None
 
     def send(self, n_bytes: int, parts: list[bytes] | None = None) -> memoryview:

@@ -30,7 +30,7 @@ from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Clocks
-from lb_mpi.mpi.pool.host_memory import SharedIntervals
+from lb_mpi.mpi.pool.host_memory import SharedIntervals, window_of
 from lb_mpi.mpi.pool.messages import KnownFunctions
 from lb_mpi.mpi.pool.orders import Orders
 from lb_mpi.pooling.account import RankAccount
@@ -104,8 +104,11 @@ class PoolRanks:
                 together = comm.Split(host.allreduce(comm.rank, MPI.MIN), key)
             self._host = MPI.Intracomm(together)
             mine: list[int] = self._host.allgather(comm.rank)
-            self.intervals = SharedIntervals(self._host, mine)
-            self.orders = Orders(comm, self._host, root, self.parcels)
+            leaders = comm.Split(0 if self._host.rank == 0 else MPI.UNDEFINED, key)  # of each host
+            window = window_of(self._host)
+        # A rank without memory raises here, not in the block, where the others would wait for it in MPI.
+        self.intervals = SharedIntervals(window, comm.rank, mine)
+        self.orders = Orders(comm, self._host, MPI.Intracomm(leaders), self.parcels)
         known: list[tuple[int, float]] = allgather(comm, (min(mine), emulated_speed * throttled()))
         firsts, emulated = zip(*known, strict=True)
         self.rank, self.size, self.root, self.alone = comm.rank, comm.size, int(root), alone
