@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lb_mpi.distributing.halo import GraphPart, Pieces, block_parts, part_of, random_parts
-from lb_mpi.graph import Graph, Ints, parse
+from lb_mpi.graph import Graph, Ints
 from lb_mpi.partitioning.quality import volume
 
 
@@ -83,16 +83,6 @@ def test_sizes_are_known_beforehand(case):
     for rank in (-1, len(pieces)):
         with pytest.raises(IndexError):
             pieces[rank]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [("mesh:1x1", 1), ("mesh:1x1", 4), ("mesh:7x9", 1), ("mesh:30x40", 5), ("complete:9", 9), ("ring:3", 8)],
-)
-def test_parts_of_named_graphs_keep_the_law(text, size):
-    graph = parse(text)
-    for owners in (block_parts(graph.n, size), random_parts(graph.n, size, 3), np.full(graph.n, size - 1)):
-        check(graph, owners, all_parts(graph, owners, size))
 
 
 @settings(deadline=None)
