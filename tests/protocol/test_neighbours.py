@@ -13,7 +13,7 @@ from lb_mpi.balancing.deciding import Observation, RankReport, RoundProblem, Tri
 from lb_mpi.balancing.knowledge import Knowledge, RowCosts
 from lb_mpi.balancing.neighbours import NEAR, momentum
 from lb_mpi.balancing.transfers import Plan
-from lb_mpi.cli.simulate.rows import Cluster, plan_together, row_costs, simulate
+from lb_mpi.cli.simulate.rows import Cluster, plan_together, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.reduction import Reduction, reduced
@@ -155,7 +155,7 @@ GRAPHS = ("mesh:1x2", "mesh:1x3", "ring:4", "complete:4", "mesh:3x3", "mesh:1x8"
 @pytest.mark.parametrize("name", GRAPHS)
 def test_any_order_gives_the_same_lawful_plans(name, scheme):
     graph = parse(name)
-    for seed in range(3):
+    for seed in range(3 if graph.n < 8 else 1):
         first = drive(drawn := ranks(graph, seed, scheme=scheme), first_of)
         check_plans(drawn, first)
         rng = random.Random(seed)
@@ -247,17 +247,6 @@ def find_fault() -> None:
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, ValueError, IndexError, RuntimeWarning, right=False)
-
-
-@pytest.mark.parametrize("scheme", ["fos", "sos"])
-@pytest.mark.parametrize("graph", ["mesh:2x2", "mesh:3x3", "torus:4x5"])
-def test_neighbours_alone_level_the_ranks(graph, scheme):
-    layout = parse(graph)
-    speeds = np.random.default_rng(1).uniform(500.0, 2000.0, layout.n)
-    cluster = Cluster(layout, speeds, scheme=scheme, network=QUICK)
-    calls = simulate(cluster, row_costs("lognormal", layout.n, 120), 12)
-    assert calls[0].alone_s / calls[0].bound_s > 1.3
-    assert np.median([call.seconds / call.bound_s for call in calls[6:]]) < 1.10
 
 
 @pytest.mark.parametrize("graph", ["mesh:1x16", "cube:21"])

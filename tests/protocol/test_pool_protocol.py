@@ -31,7 +31,6 @@ SMALL = [
     Small(APART, [[2, 1]], speeds={0: 3.0, 1: 1.0}),
     Small(APART, [[1, 0], [0, 0]], abandons=1),
     Small(PAIR_AND_ONE, [[2, 0, 0]]),
-    Small(PAIR_AND_ONE, [[0, 1, 0]]),
 ]
 
 
@@ -96,12 +95,11 @@ def play(
     return steals
 
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
-def test_simulated_maps_keep_the_law_at_each_step(first):
-    for_each_seed(range(first, first + 20), play)
+def test_simulated_maps_keep_the_law_at_each_step():
+    for_each_seed(range(20), play)
 
 
-@pytest.mark.parametrize(("size", "seed"), [(16, 1), (33, 1), (64, 0)])
+@pytest.mark.parametrize(("size", "seed"), [(16, 1), (33, 1)])
 def test_many_ranks_keep_the_law_and_steal(size, seed):
     assert play(seed, sizes=(size,)) > 0
 

@@ -47,8 +47,8 @@ def test_a_failure_ends_it_in_every_reachable_state(size, broken):
 
 
 def test_its_time_may_be_over_in_every_reachable_state():
-    for more in ({}, {"wanted": 2}, {"broken": "work"}):
-        explore(first_world(3, 4, **more), most_drafts=1, limited=True)
+    for size, more in ((3, {}), (2, {"wanted": 2}), (2, {"broken": "work"})):
+        explore(first_world(size, 4, **more), most_drafts=1, limited=True)
 
 
 @pytest.mark.parametrize("route", ["ring", "random"])
@@ -99,9 +99,9 @@ def run(size: int, seed: int, *, limit: int, wanted: int = 0, **options: object)
     assert wanted in result.value if wanted else sorted(result.value) == list(range(1, limit + 1))
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33, 64])
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 16, 33])
 def test_simulated_searches_keep_the_law_at_each_step(size):
-    for seed in range(20 if size < 10 else 4 if size < 30 else 1):
+    for seed in range(6 if size < 10 else 2 if size < 30 else 1):
         run(size, seed, limit=300 if size < 10 else 600)
 
 
@@ -124,14 +124,9 @@ def find_fault() -> None:
         explore(first_world(2, 5, broken=broken), most_drafts=1)
     for seed in range(6):
         run(3 + seed % 3, seed, limit=120)
-    explore_tokens(size=3, most_work=2)
     explored(3, 4, 1)
-    explored(2, 7, 2)
+    explore_tokens(size=3, most_work=2)
     explore_tokens(size=4, most_work=2)
-    explored(3, 5, 1)
-    explore_tokens(size=3, most_work=3)
-    for seed in range(6, 30):
-        run(3 + seed % 3, seed, limit=120)
 
 
 test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, right=False)

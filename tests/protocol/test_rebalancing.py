@@ -90,11 +90,10 @@ def play_drawn(seed: int, slabs: bool, chance: float) -> int:
     return int(actors[0].outcome.moved)
 
 
-@pytest.mark.parametrize("first", range(0, 200, 50))
-def test_drawn_orders_keep_the_law(first: int) -> None:
+def test_drawn_orders_keep_the_law() -> None:
     moved = list[int]()
     play = lambda seed: moved.append(play_drawn(seed, slabs=seed % 5 == 1, chance=0.1 if seed % 4 == 0 else 0.0))  # noqa: E731
-    for_each_seed(range(first, first + 50), play)
+    for_each_seed(range(60), play)
     assert sum(moved) > 100
 
 
@@ -414,7 +413,7 @@ def find_fault() -> None:
     test_a_move_counts_as_better_by_its_own_numbers()
     for name in ("undone", "undone by ranks that do not touch"):
         assert play(SMALL[name], np.random.default_rng(1))[0].committed
-    for seed in range(60):
+    for seed in (28, 20, 29, *range(12)):  # what the first three break, others hardly do
         play_drawn(seed, slabs=seed % 2 == 1, chance=0.2 if seed % 3 == 0 else 0.0)
 
 

@@ -49,8 +49,6 @@ SMALL = [
     ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}),
     ([2, 0, 0], PATH, {(0, 2): 1}),
 ]
-OF_OBJECTS = [0, 1, 2, 3, 4, 6]  # of these, the same with objects as rows, which are packed and opened by jobs
-
 QUICK = 5  # so many of these have few states
 
 
@@ -60,9 +58,9 @@ NEAR = [
 ]  # fmt: skip
 KINDS = {
     "rows": [(one, {"failures": 1}) for one in SMALL],
-    "objects": [(SMALL[k], {"failures": int(k < QUICK), "objects": True}) for k in OF_OBJECTS],
-    "a quick call": [(one, {"failures": int(k < QUICK or k % 2 == 0), "quick": True}) for k, one in enumerate(SMALL)],
-    "neighbours only": [(one, {"failures": 1, "near": True}) for one in NEAR],
+    "objects": [(one, {"failures": 1, "objects": True}) for one in SMALL[:QUICK]],  # which are packed and opened by jobs
+    "a quick call": [(one, {"failures": int(k < QUICK), "quick": True}) for k, one in enumerate(SMALL) if k not in (5, 7)],
+    "neighbours only": [(one, {"failures": int(len(one[0]) < 3), "near": True}) for one in NEAR],
 }
 
 
@@ -155,14 +153,13 @@ def play(seed: int, *, sizes: tuple[int, ...] = (1, 2, 3, 4, 6, 9)) -> World:
     return world
 
 
-@pytest.mark.parametrize("first", range(0, 300, 100))
-def test_simulated_rounds_keep_the_law_at_each_step(first):
-    for_each_seed(range(first, first + 100), play)
+def test_simulated_rounds_keep_the_law_at_each_step():
+    for_each_seed(range(120), play)
 
 
 def test_many_ranks_help_each_other():
     helped = 0
-    for seed in range(6):
+    for seed in range(3):
         world = play(seed, sizes=(16, 33, 64))
         helped += sum(timed.helped for round in world.rounds for timed in round.learned.timed)
     assert helped > 0

@@ -266,12 +266,12 @@ def find_fault() -> None:
 
     for seed in range(4):
         run(5, seed, limit=60, route="random")
-    explored(2, 5, 2)
-    explored(2, 3, 2, late=True)
-    explored(3, 4, 1, pile=Post, spread=True)
-    explored(2, 7, 1, pile=Post)
     explored(2, 4, 1, late=True)
     explored(4, 2, 1, spread=True, wanted=2)
+    explored(2, 3, 2, late=True)
+    explored(2, 5, 2)
+    explored(2, 7, 1, pile=Post)
+    explored(3, 4, 1, pile=Post, spread=True)
     explored(3, 3, 1)
     explored(3, 4, 1, spread=True)
     explored(3, 4, 1, late=True)

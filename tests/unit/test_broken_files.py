@@ -6,8 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from apps.maze_search import read_maze
 from lb_mpi.cli.run.hosts import read_hosts
 from lb_mpi.graph import Graph
 from lb_mpi.graph_files import as_graph
@@ -18,6 +20,7 @@ MATRIX = b"%%MatrixMarket matrix coordinate real symmetric\n% c\n4 4 5\n2 1 1.5\
 GENERAL = b"%%MatrixMarket matrix coordinate integer general\n3 3 4\n1 2 1\n2 1 1\n2 3 4\n3 2 4\n"
 MACHINE = b"""{"format": "lb_mpi machine", "version": 1, "hosts": ["a", "b"], "speeds": [3, 1],
 "latency_s": [[0, 0.5], [0.5, 0]], "s_per_byte": [[0, 0.25], [0.25, 0]]}"""
+MAZE = b"222222\n200112\n201012\n210002\n200102\n222222\n"
 HOSTS = b"# our lab\nfast slots=4 speed=2.5\nslow:2\nold speed=1e-1\n"
 
 FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
@@ -25,6 +28,7 @@ FILES: dict[str, tuple[list[bytes], Callable[[Path], Any], type, str]] = {
     "a.mtx": ([MATRIX, GENERAL], as_graph, Graph, r"(:\d+)?: "),
     "machine.json": ([MACHINE], read_machine, Machine, r"(:\d+)?: "),
     "hosts": ([HOSTS], read_hosts, list, r":\d+: "),
+    "maze.txt": ([MAZE], read_maze, np.ndarray, r":\d+: "),
 }
 PIECES = [*(b'0 1 -1 2 9 1.5 nan inf 1e999 1_0 % # = : , [ ] { } " true null'.split()), b" ", b"\n", b"\0", b"\xff"]
 PIECES += [b"99999999999999999999", b"1" * 5000, b"[" * 2000, "\u0663".encode()]

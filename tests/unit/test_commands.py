@@ -52,16 +52,6 @@ def test_a_small_mesh_is_drawn_as_in_figure_2(command):
     assert "least eigenvalue of M -0.3333, largest but 1 in absolute value 0.3333: fos converges" in out
 
 
-@pytest.mark.parametrize(("option", "says"), [
-    ("--times=1,-1", "--times[1] = -1.0: expected a finite number >= 0"),
-    ("--times=1,1,1", "--times of shape (3,)"),
-    ("--speeds=0,1", "--speeds[0] = 0.0: expected a finite number > 0"),
-    ("--speeds=1", "--speeds of shape (1,)"),
-])  # fmt: skip
-def test_mistakes_of_balance_name_the_option(command, option, says):
-    assert f"error: {says}" in command("balance ring:2", option, code=2).err
-
-
 def test_long_lists_are_shortened(command):
     out = command("balance ring:50 --tolerance 0.001").out.splitlines()
     assert "... and 30 more" in out

@@ -2,13 +2,10 @@
 
 import pathlib
 import random
-import re
 import struct
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import ndimage
 
 from apps import maze_kernel
@@ -28,7 +25,6 @@ from apps.maze_search import (
     way_back,
 )
 from apps.trace import path
-from lb_mpi.graph import ring_order
 from lb_mpi.mpi.search.search import Turn
 from lb_mpi.searching.drafting import Kind, Message, State
 from tests.pile import Pile
@@ -212,18 +208,6 @@ def test_the_only_branch_is_kept():
     assert (given, search.split(), search.load()) == ([(7, 7), (6, 6)], None, 1 / 8)
 
 
-def test_split_rules_differ():
-    parts = []
-    for rule in ("half", "one"):
-        cells = random_maze(5, 1.0, 0)
-        search = MazeSearch(cells, 0, rule)
-        cells[1, 1] = MARKED
-        search.absorb(PART.pack(3 * 7 + 3, 0, 7))
-        parts.append(PART.unpack(search.split())[1:])
-        assert search.load() == (4 / 8 if rule == "half" else 7 / 8)
-    assert parts == [(4, 7), (7, 7)]
-
-
 def test_alternate_gives_every_second_open_record_but_not_the_top():
     cells = random_maze(6, 1.0, 0)
     victim, thief = MazeSearch(cells, 0), MazeSearch(cells, 1)
@@ -238,14 +222,6 @@ def test_alternate_gives_every_second_open_record_but_not_the_top():
     assert [level for level in range(top + 1) if before[level] and not after[level]] == given
     assert thief._stack.position[: len(given)].tolist() == [int(victim._stack.position[level]) for level in given]
     assert counted(thief) == [before[level] for level in given]
-
-
-def test_results_merge():
-    search = MazeSearch(random_maze(3, 1.0, 0), 0)
-    none, one, two = MazeResult(5, -1, -1), MazeResult(3, 18, 4), MazeResult(2, 18, 6)
-    assert search.merge(none, none) == MazeResult(10, -1, -1)
-    assert search.merge(none, search.merge(one, two)) == search.merge(search.merge(none, one), two)
-    assert search.merge(none, search.merge(one, two)) == MazeResult(10, 18, 4)
 
 
 # ---- drawn mazes, and files -------------------------------------------------------------------------------------------
@@ -266,11 +242,6 @@ def test_a_drawn_maze_has_walls_and_depends_on_its_seed(dim):
         out = np.full((dim + 2, dim + 2), 9, np.uint8)
         assert random_maze(dim, 0.6, 7, out=out) is out
         assert np.array_equal(cells, out)
-
-
-def test_missing_file_is_an_os_error_that_names_it(tmp_path):
-    with pytest.raises(OSError, match=r"nowhere\.txt"):
-        read_maze(tmp_path / "nowhere.txt")
 
 
 @pytest.mark.parametrize(("text", "line", "message"), [
@@ -301,44 +272,12 @@ def test_reads_other_line_ends(tmp_path):
     assert read_maze(path).tolist() == [[2, 2, 2], [2, 0, 2], [2, 2, 2]]
 
 
-@settings(deadline=None, max_examples=200)
-@given(content=st.binary(max_size=60) | st.text("012\n", max_size=60).map(str.encode))
-def test_any_file_is_a_maze_or_a_value_error(tmp_path_factory, content):
-    path = tmp_path_factory.mktemp("maze") / "maze.txt"
-    path.write_bytes(content)
-    rows = content.splitlines()
-    while rows and not rows[-1]:
-        rows.pop()
-    n = len(rows)
-    wall, inner = b"2{%d}" % n, b"2[01]{%d}2" % max(n - 2, 1)
-    if n >= 3 and all(re.fullmatch(inner if 0 < i < n - 1 else wall, row) for i, row in enumerate(rows)):
-        assert read_maze(path).shape == (n, n)
-    else:
-        with pytest.raises(ValueError) as error:
-            read_maze(path)
-        assert str(error.value).startswith(f"{path}:")
-
-
 def test_no_work_takes_no_step():
     problem = Pile(0)
     problem.start = lambda: None
     nothing = lockstep([problem, Pile(0)], [0, 1])
     assert nothing == LockstepResult(0, 0, False)
     assert Comparison(3, nothing, nothing).efficiency == 1 / 3
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 4, 8])
-@pytest.mark.parametrize("seed", range(5))
-def test_walled_maze_is_searched_through_in_no_less_than_its_share(ranks, seed):
-    cells = random_maze(40, 0.7, seed, walled=True)
-    labels, _ = ndimage.label(cells == FREE, structure=np.ones((3, 3)))
-    size = int((labels == labels[1, 1]).sum())
-    searches = [MazeSearch(cells, rank, "half") for rank in range(ranks)]
-    result = lockstep(searches, ring_order(ranks))
-    assert not result.found
-    assert (cells >= MARKED).sum() == sum(search.result().visited for search in searches) == size
-    assert size / ranks <= result.steps <= size
-    assert ranks > 1 or result == LockstepResult(size, 0, False)
 
 
 def test_steps_are_free_of_what_is_popped(monkeypatch):

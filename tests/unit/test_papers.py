@@ -1,7 +1,6 @@
 """The page of the papers: its one rule, the printed data, and the small tables, computed."""
 
 
-import numpy as np
 import pytest
 
 from apps.lockstep import compare_on
@@ -23,14 +22,10 @@ from benchmarks.papers.page import (
     Section,
     claim,
     compare,
-    left_out,
     write,
 )
-from benchmarks.papers.ratio import ratios
 from lb_mpi.arranging import arrange as arranging
 from lb_mpi.arranging.arrange import arrange
-from lb_mpi.arranging.objectives import UniformAim, costs
-from lb_mpi.graph import parse
 
 YES, NO = Evidence("shown", True), Evidence("not shown", False)
 
@@ -68,13 +63,6 @@ def test_a_reason_stands_beside_an_outcome_only_if_it_made_it():
     assert compare("it", "5.4", 5.4, error=YES, lost=YES).why == ""
     assert claim("it", "falls", "rises", False, error=NO, lost=YES) == Item("it", "falls", "rises", LOST, "shown")
     assert claim("it", "falls", "falls", True, lost=YES).outcome == SAME
-
-
-@pytest.mark.parametrize("name", ["mesh:3x3", "ring:2", "complete:5", "mesh:8x8"])
-def test_ratios_are_those_of_all_eigenvalues(name):
-    graph, rng = parse(name), np.random.default_rng(0)
-    layouts = rng.uniform(1.0, 10.0, (60, graph.n))
-    assert ratios(graph, layouts) == pytest.approx(costs(UniformAim(graph), layouts), rel=1e-9)
 
 
 def test_six_of_nine_printed_greedy_values_agree():
@@ -120,11 +108,6 @@ def test_misprinted_equations_and_the_example_of_the_lecture():
     some = allocation.nodes([allocation.instance(seed) for seed in range(100)])
     assert [one.outcome for one in allocation.equations(some)] == [MISPRINT, MISPRINT, MISPRINT, SAME]
     assert {one.outcome for one in partition.example()} == {SAME}
-
-
-def test_every_section_says_what_is_left_out():
-    for name in papers.SECTIONS:
-        assert name == "second" or left_out(name)[3].startswith("| where |")
 
 
 def test_a_conclusion_is_drawn_only_if_no_line_differs():

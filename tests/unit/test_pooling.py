@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.pooling.beginning import REASONS, TABLE, Act, PoolState, Wish, act
+from lb_mpi.pooling.beginning import REASONS, TABLE, Act, PoolState, Wish
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, drop_back, drop_front, pack, synchronizes, unpack
 from lb_mpi.pooling.learning import KEPT, LONG_S, Memory, are_equal, correlation
@@ -249,26 +249,6 @@ def test_the_command_prints_the_bound_beside_the_time(command):
     assert "1.000 of the bound" in command("simulate tasks --tasks 0").out
 
 
-def test_the_table_answers_every_wish_in_every_state():
-    assert set(TABLE) == set(PoolState)
-    assert all(len(row) == len(Wish) for row in TABLE.values())
-    assert [act(state, wish) for state in PoolState for wish in Wish] == [one for state in PoolState for one in TABLE[state]]
-
-
 @pytest.mark.parametrize("state", PoolState)
 def test_each_refusal_of_a_map_or_a_task_has_a_reason(state):
     assert (state in REASONS) == (Act.REFUSE in TABLE[state][: Wish.CLOSE.value])
-
-
-def test_a_thread_never_waits_for_what_it_is_in():
-    for state in (PoolState.IN_MAP, PoolState.IN_TASKS):
-        assert not {Act.WAIT, Act.COMPLETE} & set(TABLE[state])
-
-
-def test_only_a_map_is_completed_and_only_tasks_are_awaited():
-    found = {one: {state for state in PoolState if one in TABLE[state]} for one in (Act.COMPLETE, Act.WAIT)}
-    assert found == {Act.COMPLETE: {PoolState.MAP}, Act.WAIT: {PoolState.TASKS, PoolState.ENDING}}
-
-
-def test_after_a_failure_a_pool_can_only_be_closed():
-    assert TABLE[PoolState.UNUSABLE] == (Act.RAISE, Act.RAISE, Act.GO)

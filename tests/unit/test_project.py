@@ -258,16 +258,6 @@ def test_the_version_is_the_same_everywhere():
     assert re.search(rf"^## {re.escape(version)}\b", (ROOT / "CHANGES.md").read_text(), re.MULTILINE)
 
 
-def test_every_package_of_the_library_is_installed():
-    listed = set(setup()["options"]["packages"].split())
-    assert listed == {".".join(path.parent.relative_to(ROOT).parts) for path in LIBRARY.rglob("__init__.py")}
-
-
-@pytest.mark.parametrize("command", ["demo", "docs", "test", "run", "cluster", "throttle", "../.ci/run"])
-def test_commands_are_executable(command):
-    assert (ROOT / "launch" / command).stat().st_mode & 0o111 == 0o111
-
-
 def test_an_old_python_is_refused_before_anything_is_installed(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 13, "final", 0))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer: this is Python 3\.10"):

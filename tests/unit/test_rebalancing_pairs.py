@@ -1,16 +1,17 @@
 """A rank's side of the choice, pair by pair: two passes, what it knows of its neighbours, and the room that is left."""
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
 
-from lb_mpi.actor import Await
+from lb_mpi.actor import Story
 from lb_mpi.graph import mesh
 from lb_mpi.rebalancing.jobs import Ask, Choose, run
 from lb_mpi.rebalancing.messages import Links
 from lb_mpi.rebalancing.pairs import STAY, choose
+from lb_mpi.virtual import Network, Stories, run_together
 from tests.unit.test_rebalancing import shards_of
 
 SPEEDS, FLOWS, BOUND = (1.0, 3.0, 2.0), {(0, 1): -14.0, (1, 2): 0.0}, 70.0
@@ -21,39 +22,33 @@ def flow_of(rank: int, other: int) -> float:
     return FLOWS[rank, other] if rank < other else -FLOWS[other, rank]
 
 
+class Recorded(Stories):
+    """Does jobs, and notes them with their outcomes; half of the flow is left after the first pass."""
+
+    def __init__(self, ranks: list[Story]) -> None:
+        super().__init__(ranks, Network())
+        self.log = defaultdict[int, list[tuple[Ask | Choose, Any]]](list)
+
+    def end(self, rank: int, job: Ask | Choose) -> Any:
+        outcome = run(job)
+        if isinstance(job, Choose) and not self.log[rank]:
+            outcome = run(job._replace(give=0.5 * job.give))
+            outcome = outcome._replace(left=job.give - outcome.given)
+            outcome.reply[1:2].view(float)[0] = -outcome.left
+        self.log[rank].append((job, outcome))
+        return outcome
+
+
 def chosen_by_all() -> dict[int, list[tuple[Ask | Choose, Any]]]:
-    """Return the jobs of three ranks in a row, with their outcomes; half of the flow is left after the first pass."""
-    homes = np.repeat([0, 1, 2], [40, 64, 40])
-    stories, log, mail = {}, defaultdict(list), defaultdict(deque)
+    """Return the jobs of three ranks in a row, with their outcomes."""
+    homes, ranks = np.repeat([0, 1, 2], [40, 64, 40]), []
     for rank, shard in enumerate(shards_of(mesh(18, 8), homes, 3)):
         beside = [other for other in (rank - 1, rank + 1) if 0 <= other < 3]
         flows = {other: flow_of(rank, other) for other in beside}
         links = Links(flows, {other: SPEEDS[other] for other in beside}, SPEEDS[rank], LOADS[rank], BOUND)
-        stories[rank] = choose(rank, shard, homes[shard.numbers], links)
-    waiting: dict[int, Any] = {rank: next(story) for rank, story in stories.items()}
-    while waiting:
-        before = list(waiting.values())
-        for rank, wanted in list(waiting.items()):
-            if isinstance(wanted, Await):
-                for to, message in wanted.sends:
-                    mail[rank, to].append(message)
-                wanted = waiting[rank] = wanted._replace(sends=())
-                if not all(mail[source, rank] for source in wanted.sources):
-                    continue
-                outcome = {source: mail[source, rank].popleft() for source in wanted.sources}
-            else:
-                outcome = run(wanted)
-                if isinstance(wanted, Choose) and len(log[rank]) < 1:
-                    outcome = run(wanted._replace(give=0.5 * wanted.give))
-                    outcome = outcome._replace(left=wanted.give - outcome.given)
-                    outcome.reply[1:2].view(float)[0] = -outcome.left
-                log[rank].append((wanted, outcome))
-            try:
-                waiting[rank] = stories[rank].send(outcome)
-            except StopIteration:
-                del waiting[rank]
-        assert before != list(waiting.values())
-    return log
+        ranks.append(Story(choose(rank, shard, homes[shard.numbers], links)))
+    run_together(world := Recorded(ranks), ranks)
+    return world.log
 
 
 def test_a_pair_with_a_flow_meets_twice_with_other_random_numbers_and_one_without_meets_once():

@@ -36,6 +36,7 @@ from lb_mpi.virtual import Network
 from tests.pile import Pile
 
 nan, inf = math.nan, math.inf
+HUGE = Graph.from_edges(3, [0, 1], [1, 2], [1.7e308] * 2, [1.0] * 3)
 SPEED = "speed = {}: expected a finite number above 0 and at most 1"
 A_NAME = "expected a graph, a matrix, a file (there is none of this name) or a name: mesh:RxC, torus:RxC"
 AN_OBJECT = "expected an lb_mpi.Graph, a networkx graph, a scipy.sparse matrix, a name or the path of a file"
@@ -121,10 +122,15 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         ("k", (0,), "k = 0"),
         ("machine", (of_ranks(3),), "machine of 3 ranks: expected 2"),
         ("unit_s", (1.0,), "unit_s = 1.0 without a machine"),
+        ("graph", (HUGE,), "the sum of the weights of the graph exceeds the range"),
+        ("targets", ([5e-324, 1e300],), "targets[0] = 5e-324: too small"),
     ]),
     (lb_mpi.partition_metrics, {"graph": "mesh:1x3", "parts": [0, 1, 0], "k": 2, "machine": of_ranks(2)}, [
         ("unit_s", (-1.0,), "unit_s = -1.0"),
+        ("unit_s", (5e-324,), "speeds of the machine with unit_s = 5e-324"),
+        ("unit_s", (1e308,), "the time on the machine exceeds"),
     ]),
+    (lb_mpi.fiedler, {}, [("graph", (HUGE,), "the sum of the weights of the graph exceeds")]),
     (check_parts, {"n": 3, "k": 2}, OF_PARTS),
     *((figure, {"graph": mesh(1, 3), "k": 2}, OF_PARTS[:3]) for figure in (cut, volume, connected, part_weights)),
     (lb_mpi.arrange, {"graph": parse("ring:3"), "speeds": [1, 2, 3]}, [
@@ -162,6 +168,8 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
         ("speeds", ([1, 1, 1],), "speeds of shape"),
         ("loads", ([1, 1, 1, -1],), "loads[3] = -1.0"),
         ("loads", ([1, 1, 1],), "loads of shape"),
+        ("loads", ([1.7e308] * 4,), "the sum of loads exceeds"),
+        ("speeds", ([1e-300, 1, 1, 1],), "speeds[0] = 1e-300: expected at least 1e-12 of"),
         ("tolerance", (-1.0, nan, inf), "tolerance = {}"),
         ("scheme", ("fast",), "scheme = 'fast': expected one of fos"),
         ("tau", ("best",), "tau = 'best': expected one of paper"),
@@ -390,6 +398,9 @@ LINES = [
     ("allocate --tasks -1 --time 1,2", "tasks = -1"),
     ("balance mesh:2x2 --tolerance -1", "tolerance = -1.0"),
     ("balance mesh:2x2 --speeds 1,2", "--speeds of shape (2,) = array([1., 2.]): expected 4 numbers"),
+    ("balance mesh:1x2 --times=1,-1", "error: --times[1] = -1.0: expected a finite number >= 0"),
+    ("balance mesh:1x2 --times=1,1,1", "error: --times of shape (3,)"),
+    ("balance mesh:1x2 --speeds=0,1", "error: --speeds[0] = 0.0: expected a finite number > 0"),
     ("balance mesh:1x2 missing.txt", "missing.txt"),
     ("partition nosuch.graph -k 2", "nosuch.graph"),
     ("partition mesh:2x2 -k 2 --machine no.json", "error: --machine no.json: No such file or directory"),

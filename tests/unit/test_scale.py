@@ -29,16 +29,6 @@ def test_t1_on_256_unequal_ranks():
         assert 0.5 < units / total * sum(speeds) / speed < 2.0
 
 
-def piles(**options: object) -> simulate.SimulatedSearch:
-    return simulate.search([Pile(200) for _ in range(8)], options=Options(threshold=1.0, route="random"), **options)
-
-
-def test_messages_take_time_of_their_links():
-    free, slow = piles(), piles(network=Network(bytes_per_s=1e6))
-    assert sorted(free.value) == sorted(slow.value) == list(range(1, 201))
-    assert free.virtual_seconds < slow.virtual_seconds
-
-
 def test_one_seed_gives_one_search():
     def run(seed: int) -> list[object]:
         found = simulate.search([Pile(500) for _ in range(8)], network=Network((1e-6, 9e-6), (1e-6, 9e-6)), seed=seed)

@@ -65,21 +65,6 @@ def test_cities_in_one_place_or_on_a_line():
     assert search([(float(x), 0.0) for x in (3, 1, 4, 0, 5)], 2).value.length == 10.0
 
 
-@pytest.mark.parametrize("rule", ["alternate", "half"])
-def test_half_is_given_away_and_nothing_is_lost(rule):
-    one, other = (Tours(random_cities(9, 1), lb_mpi.Bound("min"), rule) for _ in range(2))
-    assert one.split() is None
-    one.start()
-    assert one.split() is None
-    one.work(3)
-    before = list(one.open)
-    part = one.split()
-    other.absorb(part)
-    assert sorted(one.open + other.open) == sorted(before)
-    assert len(other.open) == len(before) // 2
-    assert one.open[-1] == before[-1]
-
-
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_a_saved_state_leads_to_the_shortest_tour(ranks):
     cities = random_cities(8, 5)

@@ -1,7 +1,5 @@
 """The unbalanced tree search without MPI: published counts, the kernel against plain Python, splits, bad input."""
 
-import hashlib
-import pickle
 import random
 from functools import reduce
 
@@ -9,7 +7,6 @@ import numpy as np
 import pytest
 
 from lb_mpi.searching import uts as kernel
-from lb_mpi.searching.problem import Problem
 from lb_mpi.searching.uts import (
     NODE_BYTES,
     PUBLISHED,
@@ -17,7 +14,6 @@ from lb_mpi.searching.uts import (
     SHAPES,
     TREES,
     Tree,
-    TreeCount,
     UnbalancedTreeSearch,
     child_counter,
     compile_kernels,
@@ -73,15 +69,6 @@ def count_alone(tree, units):
 @pytest.mark.parametrize("name", ["T1", "T2", "T3", "T4", "T5"])
 def test_counts_are_the_published_ones(name):
     assert count_alone(TREES[name], 100_000) == PUBLISHED[name]
-
-
-def test_lanes_are_sha1():
-    rng = np.random.default_rng(1)
-    lanes = rng.integers(0, 2**32, 12 * kernel.LANES, np.uint32)
-    kernel.hash_lanes(lanes)
-    words = lanes.reshape(12, kernel.LANES).astype(">u4")
-    for lane in range(kernel.LANES):
-        assert words[6:11, lane].tobytes() == hashlib.sha1(words[:6, lane].tobytes()).digest()
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -175,14 +162,6 @@ def test_split_gives_every_second_node_beginning_with_the_oldest():
     np.testing.assert_array_equal(search._stack[search._bottom : search._top], rows[kept])
 
 
-def test_a_payload_is_states_and_depths():
-    search, _ = started()
-    words = np.frombuffer(search.split(), "<u4")
-    root = hashlib.sha1(bytes(20)).digest()
-    assert words[:5].astype(">u4").tobytes() == hashlib.sha1(root + bytes(4)).digest()
-    assert words[5] == 1
-
-
 def test_a_lone_node_is_kept():
     search = UnbalancedTreeSearch(Tree())
     assert (search.split(), search.shares([1, 1])) == (None, [])
@@ -203,19 +182,6 @@ def test_the_stack_grows_and_is_used_again():
     assert search.load() == 5000
     search.work(10**9)
     assert search.result() == expected
-
-
-def test_a_search_is_a_problem():
-    search = UnbalancedTreeSearch(Tree())
-    assert isinstance(search, Problem)
-    assert search.load() == 0.0
-    assert search.work(10) == 0
-    assert search.result() == TreeCount(0, 0, 0)
-    search.start()
-    assert search.work(1) == 1
-    assert search.found is False
-    assert pickle.loads(pickle.dumps(search.result())) == TreeCount(1, 0, 0)
-    assert search.merge(TreeCount(3, 2, 1), TreeCount(4, 2, 5)) == TreeCount(7, 4, 5)
 
 
 @pytest.mark.parametrize("type_", ["binomial", "hybrid"])
