@@ -16,7 +16,7 @@ from lb_mpi.graph import parse
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.rows.plans import plan_together
-from lb_mpi.reduction import Reduction
+from lb_mpi.reduction import N_DIGITS, Reduction
 from tests.misbehaviour import RAISES
 from tests.mpi.sizes import COMM, RANK, SIZE
 
@@ -68,9 +68,11 @@ def test_numbers_of_all_ranks_are_the_same_for_few_and_for_many(own, monkeypatch
         reducing = Reducing(own)
         for n, factor in ((8, 1.0), (0, 1.0), (8, 2.0)):
             reducing.begin(Reduction(numbers[RANK, :n], factor * maxima))
+            others = [np.full(shape, 3) for shape in [(n, N_DIGITS + 1), 2] * 4]  # where numbers were that are not kept
             presence_of(own).wait(reducing.done)
             assert reducing.answer.sums == [*map(math.fsum, numbers.T[:n])]
             assert reducing.answer.maxima.tolist() == [factor * 0.1 * SIZE, -factor * 0.1]
+            del others
 
 
 def test_a_long_plan(own, monkeypatch):

@@ -49,6 +49,7 @@ class Reducing:
         self._tables = dict[tuple[int, int], _Table]()  # of few ranks, by the numbers of sums and maxima
         self._going: _Table | _Totals
         self._requests = list[MPI.Request]()
+        self._own: _Totals | None = None  # of many ranks: MPI reads them meanwhile, and mpi4py doesn't keep them
         if mine is not None:
             self.begin(mine)
 
@@ -56,7 +57,7 @@ class Reducing:
         """Begin a reduction of this rank's numbers, as many as on all ranks."""
         comm = self._comm
         if comm.size > FEW:
-            own = _Totals(digits(mine.sums), mine.maxima)
+            own = self._own = _Totals(digits(mine.sums), mine.maxima)
             whole = self._going = _Totals(np.empty_like(own.digits), np.empty_like(own.maxima))
             pairs = zip(own, whole, (MPI.SUM, MPI.MAX), strict=True)
             self._requests = [comm.Iallreduce(some, total, of) for some, total, of in pairs if len(some)]
