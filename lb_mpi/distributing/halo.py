@@ -34,7 +34,10 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GraphPart:
-    """A rank's part of a graph in local numbers, and its exchanges with other ranks."""
+    """A rank's part of a graph in local numbers, and its exchanges with other ranks.
+
+    The first six arrays are read-only, since a program has them, too: what it changed in place would be sent to other ranks.
+    """
 
     vertices: Ints  # (n_local,) global numbers of the owned vertices, ascending
     ghosts: Ints  # (n_ghosts,) global numbers of the ghosts, by owner, ascending for each
@@ -46,6 +49,10 @@ class GraphPart:
     send_indptr: Ints  # (R+1,) where the vertices for each partner begin in `send`
     send: Ints  # local numbers of the vertices sent
     receive_indptr: Ints  # (R+1,) where the ghosts of each partner begin
+
+    def __post_init__(self) -> None:
+        for array in (self.vertices, self.ghosts, self.indptr, self.indices, self.weights, self.vertex_weights):
+            array.flags.writeable = False
 
     @property
     def n_local(self) -> int:

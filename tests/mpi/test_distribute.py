@@ -50,6 +50,15 @@ def check(plan, graph, parts=None):
     np.testing.assert_array_equal(plan.matrix() @ around, product[plan.vertices])
 
 
+@pytest.mark.one_mpi
+def test_a_program_cannot_change_the_graph_of_a_plan():
+    with lb_mpi.distribute(COMM, mesh(5, 5), method="block") as plan:
+        part = plan.vertices, plan.ghosts, plan.indptr, plan.indices, plan.weights, plan.vertex_weights
+        for array in (*part, plan.matrix().data):
+            with pytest.raises(ValueError, match="read-only"):
+                array += 1
+
+
 @pytest.mark.parametrize("root", parameters(sorted({0, LAST}), every_size=[LAST]))
 def test_given_parts(root):
     graphs = [mesh(6, 7), weighted(40, 80, 1), mesh(1, 1), parse("complete:9"), Graph.from_edges(5, [], [])]

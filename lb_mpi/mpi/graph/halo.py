@@ -138,8 +138,8 @@ class HaloPlan:
     last : a `Rebalanced` that says what the last call of `rebalance` did and why; None before the first call.
     history : the same for all calls.
 
-    After a call of `rebalance` that has moved vertices, the arrays of this rank's part are new ones; `parts`, `allocation`,
-    `cost` and `cost_by_cut` are still those of the first distribution.
+    The arrays of this rank's part are read-only.  After a call of `rebalance` that has moved vertices they are new ones;
+    `parts`, `allocation`, `cost` and `cost_by_cut` are still those of the first distribution.
     """
 
     def __init__(
@@ -229,7 +229,8 @@ class HaloPlan:
 
             product = plan.matrix() @ plan.exchange(x)     # of the whole matrix, without its diagonal
 
-        It shares the arrays of the plan: do not change it, and ask again after a call of `rebalance` that has acted.
+        It shares the arrays of the plan, which are read-only: change a copy.  Ask again after a call of `rebalance` that
+        has acted.
         """
         from scipy.sparse import csr_array
 
