@@ -10,7 +10,7 @@ Marks are never removed, so n(i) only ever shrinks; all that is remembered below
 - WIDE: every record below it has n < 2, for good; records above a lower TOP are gone, so WIDE <= TOP + 1.
 
 Each record is passed by BOTTOM once and by WIDE once, so that valuing and splitting are O(1) amortised in the length of
-the stack.  `looks` bounds the records that one call looks at, so that one call is short, too.
+the stack.  `budget` bounds the records that one call examines, so that one call is short, too.
 
 Other ranks may mark cells of the same array meanwhile, without locks: a byte is read and written whole, so the worst
 that a race can do is that two ranks mark one cell, and both go on from it.
@@ -68,10 +68,10 @@ def count(maze: Maze, stack: Stack, i: int) -> int:
 
 
 @njit(cache=True)
-def mark_cells(maze: Maze, stack: Stack, units: int, looks: int) -> int:
+def mark_cells(maze: Maze, stack: Stack, units: int, budget: int) -> int:
     """Mark up to `units` cells depth first; returns the number of cells marked.
 
-    Stops early when the exit is marked, nothing is left, or `looks` records have been popped.  The stack must have room
+    Stops early when the exit is marked, nothing is left, or `budget` records have been popped.  The stack must have room
     for all that are marked.
     """
     cells, offsets = maze.cells, maze.offsets
@@ -79,7 +79,7 @@ def mark_cells(maze: Maze, stack: Stack, units: int, looks: int) -> int:
     top, bottom, wide = ends[TOP], ends[BOTTOM], ends[WIDE]
     done = 0
     popped = 0
-    while done < units and bottom <= top and popped < looks:
+    while done < units and bottom <= top and popped < budget:
         here = position[top]
         direction, last = cursor[top], upper[top]
         while direction <= last and cells[here + offsets[direction]] != FREE:
@@ -103,30 +103,30 @@ def mark_cells(maze: Maze, stack: Stack, units: int, looks: int) -> int:
 
 
 @njit(cache=True)
-def trim(maze: Maze, stack: Stack, looks: int) -> int:
+def trim(maze: Maze, stack: Stack, budget: int) -> int:
     """Pop exhausted records off the top, raise BOTTOM past those below; returns n(BOTTOM).
 
-    0: nothing is left (TOP < BOTTOM), or `looks` records were not enough to tell.
+    0: nothing is left (TOP < BOTTOM), or `budget` records were not enough to tell.
     """
     ends = stack.ends
     top, bottom = ends[TOP], ends[BOTTOM]
     n = 0
-    while top >= bottom and looks > 0:
+    while top >= bottom and budget > 0:
         n = count(maze, stack, top)
         if n > 0:
             break
         top -= 1
-        looks -= 1
+        budget -= 1
     ends[TOP] = top
     ends[WIDE] = min(ends[WIDE], top + 1)
     if n == 0:
         return 0
-    while bottom < top and looks > 0:
+    while bottom < top and budget > 0:
         n = count(maze, stack, bottom)
         if n > 0:
             break
         bottom += 1
-        looks -= 1
+        budget -= 1
     ends[BOTTOM] = bottom
     if bottom == top:
         n = count(maze, stack, top)
@@ -142,38 +142,38 @@ def value(
     cursor: Directions,
     upper: Directions,
     ends: Indices,
-    looks: int,
+    budget: int,
 ) -> float:
     """Value what the stack still leads to: its height over the shallowest open record, and an eighth of that one's n.
 
-    Takes the fields of `Maze` and `Stack` one by one, `value(*maze, *stack, looks)`: it is called between all work quanta,
+    Takes the fields of `Maze` and `Stack` one by one, `value(*maze, *stack, budget)`: it is called between all work quanta,
     and it takes numba longer to unpack two named tuples that come from Python (2 to 3 us) than to do the rest.
     """
-    n = trim(Maze(cells, offsets, exit), Stack(position, cursor, upper, ends), looks)
+    n = trim(Maze(cells, offsets, exit), Stack(position, cursor, upper, ends), budget)
     height = ends[TOP] - ends[BOTTOM]
     return 0.0 if height < 0 else height + max(n, 1) / 8
 
 
 @njit(cache=True)
-def divide(maze: Maze, stack: Stack, half: bool, looks: int) -> tuple[int, int, int]:
+def divide(maze: Maze, stack: Stack, half: bool, budget: int) -> tuple[int, int, int]:
     """Cut the last open directions off the record that is to be split; returns the part as position, cursor, upper.
 
-    Half of them, or one.  The record is the shallowest with n >= 2, otherwise (none among the next `looks` records) the
-    shallowest with n > 0.  Position -1 when there is only one branch, or none, or `looks` records were not enough to
+    Half of them, or one.  The record is the shallowest with n >= 2, otherwise (none among the next `budget` records) the
+    shallowest with n > 0.  Position -1 when there is only one branch, or none, or `budget` records were not enough to
     tell.
     """
-    n = trim(maze, stack, looks)
+    n = trim(maze, stack, budget)
     if n == 0:
         return -1, 0, 0
     top, level = stack.ends[TOP], stack.ends[BOTTOM]
     wide = max(stack.ends[WIDE], level)
-    while wide <= top and looks > 0:
+    while wide <= top and budget > 0:
         n_wide = count(maze, stack, wide)
         if n_wide >= 2:
             level, n = wide, n_wide
             break
         wide += 1
-        looks -= 1
+        budget -= 1
     stack.ends[WIDE] = wide
     if level == top and n == 1:
         return -1, 0, 0

@@ -166,8 +166,8 @@ COLUMNS = (1, 1, 0, -1, -1, -1, 0, 1, 0)
 
 SAVED = struct.Struct("<qq??")  # dim, cells marked, found, and if the marks follow: two cells in a byte
 RECORD = np.dtype([("position", "<i8"), ("cursor", "i1"), ("upper", "i1")])
-WINDOW = 1 << 13  # most records that one part has, and that "alternate" looks at when it splits
-LOOKS = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
+WINDOW = 1 << 13  # most records that one part has, and that "alternate" examines when it splits
+BUDGET = 1 << 16  # stack records that one call may look at beyond its units: well under a millisecond each
 
 
 class MazeResult(NamedTuple):
@@ -214,7 +214,7 @@ class MazeSearch(Visits):
                 left over behind it, a few cells as a rule; large regions that nobody has visited begin near its top
 
     The load is top - level + n(level) / 8, where level is the shallowest record with untried free directions and
-    n(level) their number (the paper).  It is exact while no more than `LOOKS` records have been exhausted since the
+    n(level) their number (the paper).  It is exact while no more than `BUDGET` records have been exhausted since the
     last call; beyond that, records not yet looked at count as open, and the next calls go on looking.
 
     Errors: ValueError, TypeError for an array that is no maze, or whose entry or exit is blocked.
@@ -247,7 +247,7 @@ class MazeSearch(Visits):
         units = checks.integer("units", units, 1)
         if self.found:
             return 0
-        done = kernel.mark_cells(self._maze, self._stack, units, units + LOOKS)
+        done = kernel.mark_cells(self._maze, self._stack, units, units + BUDGET)
         self._visited += done
         top = self._stack.ends[kernel.TOP]
         self._found = bool(done and top >= 0 and self._stack.position[top] == self.exit)
@@ -258,7 +258,7 @@ class MazeSearch(Visits):
         maze, stack = self._maze, self._stack
         ends = stack.ends
         return float(
-            kernel.value(maze.cells, maze.offsets, maze.exit, stack.position, stack.cursor, stack.upper, ends, LOOKS)
+            kernel.value(maze.cells, maze.offsets, maze.exit, stack.position, stack.cursor, stack.upper, ends, BUDGET)
         )
 
     def split(self) -> bytes | None:
@@ -272,7 +272,7 @@ class MazeSearch(Visits):
             part["position"], part["cursor"], part["upper"] = position[levels], cursor[levels], upper[levels]
             upper[levels] = -1
             return bytes(part.tobytes())
-        record = kernel.divide(self._maze, self._stack, half, LOOKS)
+        record = kernel.divide(self._maze, self._stack, half, BUDGET)
         return None if record[0] < 0 else np.array([record], RECORD).tobytes()
 
     def absorb(self, payload: bytes) -> None:

@@ -117,7 +117,7 @@ def pool() -> Lines:
             seconds.append(took)
 
     def lines() -> list[Line]:
-        simulated = SimulatedPool([SIZE], SPEEDS, network=NETWORK, look_s=longest_nap_s(SIZE) / 2)
+        simulated = SimulatedPool([SIZE], SPEEDS, network=NETWORK, poll_s=longest_nap_s(SIZE) / 2)
         return [
             Line(f"pool, map {name}", took / bound_s(costs, SPEEDS), simulated.map(costs, items=bytes([seed])).ratio)
             for (name, seed), took, costs in zip(MAPS.items(), seconds, drawn, strict=True)

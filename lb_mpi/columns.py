@@ -169,15 +169,15 @@ class Chunk(NamedTuple):
 
 def packed(header: bytes, chunks: Sequence[Chunk]) -> Bytes:
     """Return a buffer of whole units of ALIGN bytes: a header of at most one unit, then the chunks, each aligned."""
-    end, places = ALIGN, list[tuple[Chunk, tuple[int, ...], int]]()
+    end, layout = ALIGN, list[tuple[Chunk, tuple[int, ...], int]]()
     for chunk in chunks:
         shape = len(chunk.array if chunk.rows is None else chunk.rows), *chunk.array.shape[1:]
         if n_bytes := chunk.array.dtype.itemsize * math.prod(shape):
-            places.append((chunk, shape, end))
+            layout.append((chunk, shape, end))
             end += _padded(n_bytes)
     buffer = np.empty(end, dtype=np.uint8)
     buffer[: len(header)] = np.frombuffer(header, np.uint8)
-    for (array, rows, order), shape, at in places:
+    for (array, rows, order), shape, at in layout:
         copy_rows(array, rows, ordered(shape, array.dtype, order, buffer.data, at))
     return buffer
 

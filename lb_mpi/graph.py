@@ -155,7 +155,7 @@ class Graph:
         ):
             if (k := first_true(wrong)) is not None:
                 raise ValueError(f"edge {vertices[k]}-{indices[k]} of weight {self.weights[k]}: {what}")
-        mirror = np.argsort(indices, kind="stable")  # places of the edges from the other end
+        mirror = np.argsort(indices, kind="stable")  # positions of the edges from the other end
         if not np.array_equal(indices[mirror], vertices) or not np.array_equal(vertices[mirror], indices):
             one, other = divmod(int(np.setdiff1d(vertices * n + indices, indices * n + vertices)[0]), n)
             raise ValueError(f"edge {one}-{other} is one-sided: expected it at both ends")

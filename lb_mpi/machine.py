@@ -89,8 +89,8 @@ def _check_costs(values: ArrayLike, size: int, name: str) -> Floats:
         raise ValueError(f"{name} of shape {array.shape}: expected {(size, size)}, a number for each pair of ranks")
     own = np.diag(np.diag(array))
     for bad, expected in ((~(np.isfinite(array) & (array >= 0)), "a finite number >= 0"), (own != 0, "0")):
-        if (place := first_true(bad)) is not None:
-            k, other = divmod(place, size)
+        if (index := first_true(bad)) is not None:
+            k, other = divmod(index, size)
             raise ValueError(f"{name}[{k}][{other}] = {array[k, other]}: expected {expected}")
     return array
 

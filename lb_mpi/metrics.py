@@ -187,8 +187,8 @@ def deal(weights: ArrayLike, n: int) -> Ints:
     k = len(sums)
     counts = 1 + np.diff(np.rint(sums / sums[-1] * (n - k)).astype(np.int64), prepend=0)
     owners = np.repeat(np.arange(k), counts)
-    places = (np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5) / counts[owners]
-    return owners[np.argsort(places, kind="stable")]
+    positions = (np.arange(n) - np.repeat(np.cumsum(counts) - counts, counts) + 0.5) / counts[owners]
+    return owners[np.argsort(positions, kind="stable")]
 
 
 QUEUED, QUEUED_S = 0.1, 0.1  # of the time at work, and seconds: less is not mentioned

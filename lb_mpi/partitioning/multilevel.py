@@ -52,7 +52,7 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
     n = len(graph.vertex_weights)
     part = np.ones(n, np.int64)
     heap = make_heap(n)
-    weight, looked = 0.0, next_random(state, n)
+    weight, candidate = 0.0, next_random(state, n)
     v = start
     while True:
         if weight + graph.vertex_weights[v] / 2 <= target:
@@ -65,8 +65,8 @@ def grow(graph: Csr, start: int, target: float, state: State) -> Ints:
         if heap.size[0] > 0:
             v = pop(heap)
         else:  # the graph is not connected: continue anywhere
-            looked = next_out(heap, looked)
-            v = looked
+            candidate = next_out(heap, candidate)
+            v = candidate
             if heap.position[v] != OUT:
                 return part
         heap.position[v] = DONE

@@ -52,9 +52,9 @@ def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.fl
     speed, free_at = np.asarray(speeds, dtype=np.float64), np.zeros(len(speeds))
     owner = np.zeros(len(tasks), dtype=np.int64)
     by_cost = np.argsort(-costs, kind="stable")
-    for place in by_cost[: LARGE * len(speeds)].tolist():
-        ends = free_at + costs[place] / speed
-        owner[place] = rank = int(ends.argmin())
+    for k in by_cost[: LARGE * len(speeds)].tolist():
+        ends = free_at + costs[k] / speed
+        owner[k] = rank = int(ends.argmin())
         free_at[rank] = ends[rank]
     if len(small := np.sort(by_cost[LARGE * len(speeds) :])):
         owner[small] = _filled(costs[small], free_at, speed)

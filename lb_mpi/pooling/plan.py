@@ -50,8 +50,8 @@ class MapPlan:
         knowledge.begin(function, with_costs=costs is not None)
         order, bounds = tasks, shares(len(tasks), knowledge.hopes)
         if costs is not None:
-            places = np.array(tasks, dtype=np.int64)
-            order, bounds = (array.tolist() for array in deal(places, knowledge.speeds, costs[places]))
+            numbers = np.array(tasks, dtype=np.int64)
+            order, bounds = (array.tolist() for array in deal(numbers, knowledge.speeds, costs[numbers]))
         return cls(n, function, costs, given is not None, order, bounds, digest)
 
     def learn(self, runs: Sequence[ChunkRun], knowledge: RankKnowledge, memory: Memory) -> None:

@@ -76,7 +76,7 @@ class Zone(NamedTuple):
     sides: Ints  # (m,) 0: labelled the lower rank; 1: the higher one
     costs: Floats  # (m,)
     indptr: Ints  # (m + 1,) where each vertex's edges to vertices of the two parts, or of the other home, begin
-    heads: Ints  # (nnz,) the other ends: numbers, or places in this zone if INSIDE
+    heads: Ints  # (nnz,) the other ends: numbers, or indices in this zone if INSIDE
     kinds: Ints  # (nnz,) 0, 1, INSIDE, OTHER, OTHER + 1, ELSEWHERE
     weights: Floats  # (nnz,)
 

@@ -79,7 +79,7 @@ class Built(NamedTuple):
     part: GraphPart
     costs: Floats  # (n_local,)
     origin: Ints  # (n_local,) the ranks that the vertices came from, or this one
-    places: Ints | None  # (n_local,) among the vertices that stay and those that have arrived, by rank; None: as before
+    positions: Ints | None  # (n_local,) among the vertices that stay and those that have arrived, by rank; None: as before
     n_bytes: int = 0  # sent by this rank
 
 
@@ -112,6 +112,6 @@ def _build(job: Build) -> Built:
         return Built(part, costs, owners.local, None)
     rows = [rows_of(part, costs, owners, kept), *(moving for _, moving in sorted(arrived.items()))]
     origin = np.repeat([rank, *sorted(arrived)], [len(one.costs) for one in rows])
-    (piece, new_costs), places = joined(rows)
+    (piece, new_costs), positions = joined(rows)
     unchanged = len(kept) == part.n_local and not arrived
-    return Built(part_of(piece, rank), new_costs, origin[places], None if unchanged else places)
+    return Built(part_of(piece, rank), new_costs, origin[positions], None if unchanged else positions)

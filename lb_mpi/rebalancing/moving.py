@@ -38,10 +38,10 @@ def owners_now(part: GraphPart, rank: int) -> Owners:
 
 def labels_for(part: GraphPart, labels: Ints, neighbour: int) -> Ints:
     """Return the labels of the vertices that a neighbour has as ghosts, in the order of its ghosts."""
-    place = np.searchsorted(part.ranks, neighbour)
-    if place == len(part.ranks) or part.ranks[place] != neighbour:
+    index = np.searchsorted(part.ranks, neighbour)
+    if index == len(part.ranks) or part.ranks[index] != neighbour:
         return np.zeros(0, dtype=np.int64)
-    return np.asarray(labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]])
+    return np.asarray(labels[part.send[part.send_indptr[index] : part.send_indptr[index + 1]]])
 
 
 def still_touching(part: GraphPart, owners: Owners, rank: int) -> set[int]:
@@ -89,7 +89,7 @@ def cut_of(part: GraphPart, owners: Owners) -> float:
 
 
 def _entries(indptr: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """Return the places of the entries of some rows of a CSR array, row by row, and where each row begins there."""
+    """Return the positions of the entries of some rows of a CSR array, row by row, and where each row begins there."""
     degrees = indptr[rows + 1] - indptr[rows]
     begin = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     return np.arange(begin[-1]) + np.repeat(indptr[rows] - begin[:-1], degrees), begin

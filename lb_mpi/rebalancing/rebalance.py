@@ -108,8 +108,8 @@ def quotient_graph(graph: Graph, parts: Ints, size: int) -> Graph:
     """Return the graph of the `size` parts: two are neighbours if an edge joins them; weights are those of the cut."""
     tails, heads = (parts[ends] for ends in graph.edges())
     low, high, across = np.minimum(tails, heads), np.maximum(tails, heads), tails != heads
-    pairs, place = np.unique(low[across] * size + high[across], return_inverse=True)
-    weights = np.bincount(place, graph.edge_weights()[across], minlength=len(pairs))
+    pairs, inverse = np.unique(low[across] * size + high[across], return_inverse=True)
+    weights = np.bincount(inverse, graph.edge_weights()[across], minlength=len(pairs))
     return Graph.from_edges(size, pairs // size, pairs % size, weights)
 
 

@@ -211,8 +211,8 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     received = yield from _counts(sent)
     numbers = yield from exchange(index[order], sent, received)
     n = int(bounds[rank + 1] - bounds[rank])
-    places = numbers - bounds[rank]
-    times = np.bincount(places, minlength=n)
+    offsets = numbers - bounds[rank]
+    times = np.bincount(offsets, minlength=n)
     wrong = np.flatnonzero(times != 1)
     first = float(wrong[0] + bounds[rank]) if len(wrong) else math.inf
     number = -(yield from reduce(maxima=[-first])).maxima[0]
@@ -222,7 +222,7 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     blocks = {}
     for name, array in arrays.items():
         block = np.empty((n, *array.shape[1:]), array.dtype)
-        block[places] = yield from exchange(array[order], sent, received)
+        block[offsets] = yield from exchange(array[order], sent, received)
         blocks[name] = block
     return blocks
 
@@ -232,11 +232,11 @@ def from_blocks(rank: int, index: Ints, bounds: Ints, blocks: Arrays) -> Exchang
     order, wanted = _by_owner(index, bounds)
     asked = yield from _counts(wanted)
     numbers = yield from exchange(index[order], wanted, asked)
-    places = numbers - bounds[rank]
+    offsets = numbers - bounds[rank]
     arrays = {}
     for name, block in blocks.items():
         array = np.empty((len(index), *block.shape[1:]), block.dtype)
-        array[order] = yield from exchange(block[places], asked, wanted)
+        array[order] = yield from exchange(block[offsets], asked, wanted)
         arrays[name] = array
     return arrays
 

@@ -46,7 +46,7 @@ def run(now, *, hosts=1, ended=False):
     return assemble(files(now, hosts=hosts, ended=ended))
 
 
-def test_the_line_shows_rates_since_the_last_look():
+def test_the_line_shows_rates_since_the_last_poll():
     # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
     said = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
     assert words(run(10.0), totals(run(4.0))) == said
@@ -117,10 +117,10 @@ def test_it_stops_when_who_started_it_is_gone(tmp_path):
 
 def test_it_ends_with_the_run(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(status, "LINE_S", 0.0)
-    looks = [[], files(4.0), files(8.0), files(9.0, ended=True)]
+    polls = [[], files(4.0), files(8.0), files(9.0, ended=True)]
 
     def wait(_seconds):
-        for name, data in looks.pop(0):
+        for name, data in polls.pop(0):
             (tmp_path / name).write_bytes(data)
         return False
 

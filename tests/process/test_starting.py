@@ -19,8 +19,8 @@ LIMIT_S = 40.0
 ALL = [("0", "a"), ("1", "b"), ("2", "c")]
 
 
-# A look: the time, the ranks that are there, and those that have spoken.
-@pytest.mark.parametrize(("hang_s", "looks", "seconds", "expected"), [
+# A sample: the time, the ranks that are there, and those that have spoken.
+@pytest.mark.parametrize(("hang_s", "samples", "seconds", "expected"), [
     (LIMIT_S, [(39.0, "", "")], 0.0, []),
     (LIMIT_S, [(40.0, "", "")], 40.0, ALL),
     (5.0, [(29.0, "", "")], 0.0, []),
@@ -30,9 +30,9 @@ ALL = [("0", "a"), ("1", "b"), ("2", "c")]
     (LIMIT_S, [(10.0, "0", ""), (20.0, "02", ""), (60.0, "02", "")], 40.0, ALL[1:2]),
     (LIMIT_S, [(10.0, "02", ""), (90.0, "02", "2")], 0.0, []),
 ])  # fmt: skip
-def test_ranks_that_are_missing_for_the_limit_hang_unless_a_program_has_begun(hang_s, looks, seconds, expected):
+def test_ranks_that_are_missing_for_the_limit_hang_unless_a_program_has_begun(hang_s, samples, seconds, expected):
     one = hangs.FirstSigns(HOSTS, hang_s)
-    for now, there, spoke in looks:
+    for now, there, spoke in samples:
         found = one.stuck(now, [RankState(rank, HOSTS[int(rank)], spoke=rank in spoke) for rank in there])
     assert [(each.rank, each.host, each.seconds) for each in found] == [(*rank, seconds) for rank in expected]
 

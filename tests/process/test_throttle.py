@@ -74,23 +74,23 @@ class Fake:
     def activity(self):
         return self.is_now
 
-    def look(self, now, used, is_now, stopped_s=0.0, n_stops=0):
+    def measure(self, now, used, is_now, stopped_s=0.0, n_stops=0):
         self.now, self.used, self.is_now = now, used, is_now
         return self.watch.measure(stopped_s, n_stops)
 
 
 def test_a_program_that_never_waited_wanted_to_run_all_the_time(monkeypatch):
     fake = Fake(monkeypatch)
-    assert fake.look(10.0, 3.0, Activity(True, 0, 0.0)) == (3.0, 10.0)
-    assert fake.look(20.0, 4.0, Activity(True, 1, 0.0), 5.0, 1) == (1.0, 10.0)  # the one wait was our own stop
+    assert fake.measure(10.0, 3.0, Activity(True, 0, 0.0)) == (3.0, 10.0)
+    assert fake.measure(20.0, 4.0, Activity(True, 1, 0.0), 5.0, 1) == (1.0, 10.0)  # the one wait was our own stop
 
 
 def test_waiting_is_no_rest(monkeypatch):
     fake = Fake(monkeypatch)
-    assert fake.look(10.0, 3.0, Activity(True, 1, 2.0)) == (3.0, 5.0)  # waited once; ran 3, stood in line 2
-    assert fake.look(20.0, 4.0, Activity(False, 2, 2.0), 4.0, 1) == (1.0, 5.0)
-    assert fake.look(30.0, 4.0, Activity(False, 2, 2.0)) == (0.0, 0.0)  # asleep all the time
-    assert fake.look(31.0, 8.0, Activity(False, 2, 2.0)) == (4.0, 1.0)  # four threads
+    assert fake.measure(10.0, 3.0, Activity(True, 1, 2.0)) == (3.0, 5.0)  # waited once; ran 3, stood in line 2
+    assert fake.measure(20.0, 4.0, Activity(False, 2, 2.0), 4.0, 1) == (1.0, 5.0)
+    assert fake.measure(30.0, 4.0, Activity(False, 2, 2.0)) == (0.0, 0.0)  # asleep all the time
+    assert fake.measure(31.0, 8.0, Activity(False, 2, 2.0)) == (4.0, 1.0)  # four threads
 
 
 @pytest.mark.parametrize(("variables", "speed"), [

@@ -271,7 +271,7 @@ class Exploration:
         wires = frozenset([(pair, *map(id, wire)) for pair, wire in state.wires.items() if wire])
         return tuple(map(id, state.actors)), wires, self.key_of_rest(state.rest)
 
-    def look(self, state: State) -> bool:
+    def visit(self, state: State) -> bool:
         self.law(state)
         return self.is_end(state)
 
@@ -284,7 +284,7 @@ class Exploration:
                     yield None if self.is_beyond(new) else new
 
         first = first._replace(actors=tuple(self._keep(actor, rank) for rank, actor in enumerate(first.actors)))
-        return reach([first], bounded, key=self.key, look=self.look, most_states=most_states)
+        return reach([first], bounded, key=self.key, visit=self.visit, most_states=most_states)
 
 
 class Reached(NamedTuple):
@@ -300,12 +300,12 @@ def reach(
     successors: Callable[[S], Iterable[S | None]],
     *,
     key: Callable[[S], Hashable],
-    look: Callable[[S], bool],
+    visit: Callable[[S], bool],
     most_states: int = 200_000,
 ) -> Reached:
     """Go through all states, breadth first.
 
-    `look` holds the law against a state, and says if it is an end.  A successor that is None is beyond the bounds of the
+    `visit` checks the law in a state, and returns whether it is an end.  A successor None is beyond the bounds of the
     exploration: what leads there has a way out.  AssertionError for a state from which neither can be reached, or if
     there is no end.
     """
@@ -326,7 +326,7 @@ def reach(
     way_out, ends = [], 0
     while queue:
         number, state = queue.popleft()
-        if look(state):
+        if visit(state):
             ends += 1
             way_out.append(number)
             continue

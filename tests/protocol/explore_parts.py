@@ -80,11 +80,11 @@ class Ends(Exploration):
             assert not any(active), "over, but a rank is active"
             assert not n_work, "over, but work is under way"
             return
-        places = [(rank, each.token) for rank, each in enumerate(ranks) if each.token is not None]
-        places += [(to, Token(one.seq, bool(one.pid))) for to, one in flying if one.kind is Kind.TOKEN]
-        assert len(places) == 1, f"{len(places)} tokens"
+        tokens = [(rank, each.token) for rank, each in enumerate(ranks) if each.token is not None]
+        tokens += [(to, Token(one.seq, bool(one.pid))) for to, one in flying if one.kind is Kind.TOKEN]
+        assert len(tokens) == 1, f"{len(tokens)} tokens"
         counts, colours = [each.count for each in ranks], [each.black for each in ranks]
-        check_ewd998(*places[0], n_work, counts, colours, [not one for one in active])
+        check_ewd998(*tokens[0], n_work, counts, colours, [not one for one in active])
 
 
 def explore_tokens(*, size: int, most_work: int) -> int:

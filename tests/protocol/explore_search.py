@@ -31,13 +31,13 @@ class NoPause:
 class Searches(Exploration):
     """What both routes have in common; with at most `most_drafts` drafts a rank."""
 
-    def __init__(self, most_drafts: int, look: Callable[[State], None] = lambda state: None) -> None:
+    def __init__(self, most_drafts: int, visit: Callable[[State], None] = lambda state: None) -> None:
         super().__init__()
-        self.most_drafts, self.look_on = most_drafts, look
+        self.most_drafts, self.on_visit = most_drafts, visit
 
     def law(self, state: State) -> None:
         check_law(state.actors, [(pair[1], message) for pair, wire in state.wires.items() for message in wire])
-        self.look_on(state)
+        self.on_visit(state)
 
     def is_beyond(self, state: State) -> bool:
         return any(searcher.drafting.seq > self.most_drafts for searcher in state.actors)

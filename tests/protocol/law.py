@@ -63,15 +63,15 @@ def check_work(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> None
     """Every piece of work is in exactly one place."""
     piles = [pile_of(searcher) for searcher in searchers]
     done = [item for pile in piles for item in pile.done]
-    places = Counter(done)
+    counts = Counter(done)
     for searcher in searchers:
-        places.update(in_hand(searcher))
+        counts.update(in_hand(searcher))
     for _, message in in_flight:
         if message.kind in MOVES:
-            places.update(unpack(message.payload))
+            counts.update(unpack(message.payload))
     expected = Counter(child for item in done for child in children(item, piles[0].limit))
     expected[1] += 1
-    assert places == expected, f"work lost {expected - places} or doubled {places - expected}"
+    assert counts == expected, f"work lost {expected - counts} or doubled {counts - expected}"
 
 
 def pile_of(searcher: Searcher) -> Pile:
@@ -165,15 +165,15 @@ def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
     while len(order) < len(searchers):
         order.append(searchers[order[-1]].drafting.successor)
     ranks = [searchers[rank] for rank in order]
-    places = [(order.index(s.rank), s.termination.token) for s in ranks if s.termination.token is not None]
-    places += [
+    tokens = [(order.index(s.rank), s.termination.token) for s in ranks if s.termination.token is not None]
+    tokens += [
         (order.index(destination), Token(message.seq, bool(message.pid)))
         for destination, message in in_flight
         if message.kind is Kind.TOKEN
     ]
-    assert len(places) == 1, f"{len(places)} tokens of Safra"
+    assert len(tokens) == 1, f"{len(tokens)} tokens of Safra"
     check_ewd998(
-        *places[0],
+        *tokens[0],
         sum(message.kind is Kind.WORK for _, message in in_flight),
         [searcher.termination.count for searcher in ranks],
         [searcher.termination.black for searcher in ranks],
@@ -184,7 +184,7 @@ def check_safra(searchers: Sequence[Searcher], in_flight: Sequence[Send]) -> Non
 def check_ewd998(
     at: int, token: Token, under_way: int, counts: list[int], black: list[bool], passive: list[bool]
 ) -> None:
-    """The invariant as it stands in `lb_mpi.searching.termination`; places on the ring, the initiator's is 0."""
+    """The invariant as it stands in `lb_mpi.searching.termination`; positions on the ring, the initiator's is 0."""
     assert under_way == sum(counts), "messages under way and counts differ"
     position = at or len(counts)
     visited, rest = range(1, position), [0, *range(position, len(counts))]

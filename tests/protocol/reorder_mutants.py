@@ -1,7 +1,7 @@
 """Known-wrong variants of reordering: (function, what stands there, what the mutant says instead)."""
 
 MUTANTS = [
-    # places: where the rows for a rank begin, and whose they are
+    # offsets: where the rows for a rank begin, and whose they are
     ("starts", "np.cumsum(counts) - counts", "np.cumsum(counts)"),
     ("starts", "np.cumsum(counts) - counts", "np.cumsum(counts) - counts[0]"),
     ("starts", "np.cumsum(counts) - counts", "np.zeros_like(counts)"),
@@ -21,23 +21,23 @@ MUTANTS = [
     ("_counts", "exchange(counts, once, once)", "exchange(counts[::-1], once, once)"),
     ("_counts", "exchange(counts, once, once)", "exchange(once, once, once)"),
     ("to_blocks", "exchange(array[order], sent, received)", "exchange(array[order], received, sent)"),
-    ("from_blocks", "exchange(block[places], asked, wanted)", "exchange(block[places], wanted, asked)"),
+    ("from_blocks", "exchange(block[offsets], asked, wanted)", "exchange(block[offsets], wanted, asked)"),
     # rows: not in the order of their numbers, of another round, the last one lost
     ("to_blocks", "numbers = yield from exchange(index[order], sent, received)", "numbers = yield from exchange(index, sent, received)"),
     ("from_blocks", "exchange(index[order], wanted, asked)", "exchange(index, wanted, asked)"),
     ("to_blocks", "exchange(array[order], sent, received)", "exchange(array, sent, received)"),
     ("to_blocks", "exchange(array[order], sent, received)", "exchange(array[np.sort(order)], sent, received)"),
-    ("to_blocks", "block[places] = yield from exchange(array[order], sent, received)",
-     "came_late = yield from exchange(array[order], sent, received); block[np.sort(places)] = came_late"),
-    ("to_blocks", "block[places] = yield from exchange(array[order], sent, received)",
-     "rows = yield from exchange(array[order], sent, received); block[places[:-1]] = rows[:-1]; block[places[-1:]] = 0"),
-    ("to_blocks", "block[places] = yield", "block[:] = yield"),
+    ("to_blocks", "block[offsets] = yield from exchange(array[order], sent, received)",
+     "came_late = yield from exchange(array[order], sent, received); block[np.sort(offsets)] = came_late"),
+    ("to_blocks", "block[offsets] = yield from exchange(array[order], sent, received)",
+     "rows = yield from exchange(array[order], sent, received); block[offsets[:-1]] = rows[:-1]; block[offsets[-1:]] = 0"),
+    ("to_blocks", "block[offsets] = yield", "block[:] = yield"),
     ("from_blocks", "array[order] = yield", "array[:] = yield"),
-    ("from_blocks", "array[order] = yield from exchange(block[places], asked, wanted)",
-     "rows = yield from exchange(block[places], asked, wanted); array[...] = rows[order]"),
-    ("from_blocks", "exchange(block[places], asked, wanted)", "exchange(block[np.sort(places)], asked, wanted)"),
-    ("to_blocks", "places = numbers - bounds[rank]\n    times", "places = numbers - bounds[rank + 1]\n    times"),
-    ("from_blocks", "places = numbers - bounds[rank]\n    arrays", "places = numbers\n    arrays"),
+    ("from_blocks", "array[order] = yield from exchange(block[offsets], asked, wanted)",
+     "rows = yield from exchange(block[offsets], asked, wanted); array[...] = rows[order]"),
+    ("from_blocks", "exchange(block[offsets], asked, wanted)", "exchange(block[np.sort(offsets)], asked, wanted)"),
+    ("to_blocks", "offsets = numbers - bounds[rank]\n    times", "offsets = numbers - bounds[rank + 1]\n    times"),
+    ("from_blocks", "offsets = numbers - bounds[rank]\n    arrays", "offsets = numbers\n    arrays"),
     ("to_blocks", "        blocks[name] = block\n", "        blocks.setdefault(name, next(iter(blocks.values()), block))\n"),
     ("from_blocks", "        arrays[name] = array\n", "        arrays.setdefault(name, next(iter(arrays.values()), array))\n"),
     ("to_blocks", "array.dtype)\n        block", "float)\n        block"),

@@ -17,12 +17,12 @@ UnderWay = Iterable[tuple[int, int, RoundMessage]]  # source, destination, messa
 
 def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWay) -> None:
     """AssertionError unless each row is in exactly one place, and nothing is on its way to who is at the end."""
-    places = list[tuple[int, int]]()
+    found = list[tuple[int, int]]()
     loans: dict[tuple[int, int], int] = {}  # (owner, borrower): loans with rows, or their answers, that are not settled
     messages = list(under_way)
 
     def put(owner: int, rows: object) -> None:
-        places.extend((owner, row) for row in numbers(rows).tolist())
+        found.extend((owner, row) for row in numbers(rows).tolist())
 
     for rank, round in enumerate(rounds):
         for block in round.home:
@@ -59,9 +59,9 @@ def check_law(rounds: Sequence[Round], n_rows: Sequence[int], under_way: UnderWa
             loans[destination, source] = loans.get((destination, source), 0) + 1
     away = {(owner, borrower): 1 for owner, round in enumerate(rounds) for borrower in round.away}
     assert loans == away, f"loans {loans}, in the books {away}"
-    assert len(places) == len({*places}), f"rows in two places: {sorted(places)}"
+    assert len(found) == len({*found}), f"rows in two places: {sorted(found)}"
     if not any(round.failed for round in rounds):
-        assert len(places) == sum(n_rows), f"{sum(n_rows) - len(places)} rows are lost"
+        assert len(found) == sum(n_rows), f"{sum(n_rows) - len(found)} rows are lost"
     dry = [(source, to) for source, to, message in messages if message.kind is RoundKind.DRY]
     dry += [(source, to) for to, round in enumerate(rounds) for source in round.dry]
     for rank, round in enumerate(rounds):

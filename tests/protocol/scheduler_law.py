@@ -210,8 +210,8 @@ class Outside:
         at = [task.payload for batch in batches for task in batch.tasks]
         if queue.broken:  # what was at ranks has ended with the executor's error
             at = [payload for payload in at if payload not in self.ended]
-        places = Counter([*names(queue.waiting), *names(queue.due), *at, *self.ended])
-        assert places == Counter(range(self.n_submitted)), f"tasks in {places}: expected each once"
+        found = Counter([*names(queue.waiting), *names(queue.due), *at, *self.ended])
+        assert found == Counter(range(self.n_submitted)), f"tasks in {found}: expected each once"
         assert queue.n_sent == len(batches)
         if self.small.buffersize:
             room = self.small.buffersize - self.n_submitted + self.n_taken
@@ -235,8 +235,8 @@ def explore(small: Small) -> int:
             new.send()
             yield new
 
-    def look(state: Outside) -> bool:
+    def visit(state: Outside) -> bool:
         state.check_law()
         return state.over
 
-    return reach([Outside(small)], successors, key=Outside.key, look=look, most_states=30_000).states
+    return reach([Outside(small)], successors, key=Outside.key, visit=visit, most_states=30_000).states

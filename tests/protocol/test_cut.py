@@ -29,7 +29,7 @@ def explored(
     """States seen, and all that was ever saved."""
     saved: set[tuple[bytes, ...]] = set()
 
-    def look(world: State) -> None:
+    def visit(world: State) -> None:
         for states in world.rest.committed.values():
             if states not in saved:
                 check_saved(states, limit)
@@ -38,7 +38,7 @@ def explored(
     first = first_world(size, limit, saves=True, **options)
     for each in first.actors if broken_rank >= 0 else ():
         each.problem.broken = options["broken"] if each.rank == broken_rank else ""
-    seen = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, limited=limited, look=look)
+    seen = explore(first, most_drafts=drafts, most_saves=saves, most_states=20_000, limited=limited, visit=visit)
     return seen, saved
 
 

@@ -70,7 +70,7 @@ def play(
     swap_s = rng.choice([0.0, 1e-6, 1e-4])
     pool = pool_class(
         hosts, [2.0 ** rng.uniform(-4, 0) for _ in range(size)], speeds_known=rng.random() < 0.3,
-        network=Network((1e-6, 1e-3)), swap_s=swap_s, look_s=1e-5, batch_s=2e-3,
+        network=Network((1e-6, 1e-3)), swap_s=swap_s, poll_s=1e-5, batch_s=2e-3,
         first_epoch=rng.choice([1, 254]), seed=seed,
     )  # fmt: skip
     steals = 0

@@ -49,7 +49,7 @@ OF_CLAIMS = {  # by the claims of benchmarks/papers/second.py that notice them
     ),
     "arrangement": ((arrange, "_ratio", "spectrum.high / spectrum.low", "1.001 * spectrum.high / spectrum.low"),),
     "allocation": ((allocation, "allocate", 'best if method == "exact" else _paper(nodes)', "_paper(nodes)"),),
-    "drafting": ((maze_search, "MazeSearch.split", "self._stack, half, LOOKS", "self._stack, False, LOOKS"),),
+    "drafting": ((maze_search, "MazeSearch.split", "self._stack, half, BUDGET", "self._stack, False, BUDGET"),),
     "partition": (
         (spectral, "_second", "subset_by_index=[1, 1]", "subset_by_index=[2, 2]"),
         (quality, "cut", "return float(", "return 2.0 * float("),

@@ -93,15 +93,15 @@ def test_a_rank_sleeps_that_is_asleep_most_of_the_time():
     waiting = Waiting(0.0)
     asleep_s = 0.0
 
-    def look(now: float, slept_s: float, phase: str = MAP) -> float:
+    def sample(now: float, slept_s: float, phase: str = MAP) -> float:
         nonlocal asleep_s
         asleep_s += slept_s
         return waiting.waits_s(now, signs.Seen(0, 0, 0, os.getpid(), 0, phase, asleep_s=asleep_s))
 
-    assert look(1.0, 0.9) == 0.0  # from here on it is in a call
-    assert look(1.1, 0.0) == pytest.approx(0.1)  # too soon for a share
-    assert look(2.0, 0.9 * ASLEEP) == 0.0
-    assert look(3.0, 1.1 * ASLEEP) == 1.0
-    assert look(4.0, 1.0) == 2.0
-    assert look(5.0, 1.0, "") == 0.0  # from here on it serves a pool
-    assert look(6.0, 1.0, "") == 1.0
+    assert sample(1.0, 0.9) == 0.0  # from here on it is in a call
+    assert sample(1.1, 0.0) == pytest.approx(0.1)  # too soon for a share
+    assert sample(2.0, 0.9 * ASLEEP) == 0.0
+    assert sample(3.0, 1.1 * ASLEEP) == 1.0
+    assert sample(4.0, 1.0) == 2.0
+    assert sample(5.0, 1.0, "") == 0.0  # from here on it serves a pool
+    assert sample(6.0, 1.0, "") == 1.0

@@ -176,8 +176,8 @@ class Resting(Exploration):
     def check_done(self, after: Any, job: Any, outcome: Any, sends: Any) -> None:
         assert not sends, "an outcome leaves at once"
 
-    def look(self, state: State) -> bool:
-        if ended := super().look(state):
+    def visit(self, state: State) -> bool:
+        if ended := super().visit(state):
             assert [one for one in state.actors[1].jobs if one != "answer"] == ["A", "B"]
             assert not any(state.wires.values())
         return ended

@@ -284,7 +284,7 @@ def test_steps_are_free_of_what_is_popped(monkeypatch):
     """The bound on one call of work() doesn't change the model."""
     cells = random_maze(40, 0.7, 1, walled=True)
     size = lockstep([MazeSearch(cells, 0)], [0]).steps
-    monkeypatch.setattr("apps.maze_search.LOOKS", 2)
+    monkeypatch.setattr("apps.maze_search.BUDGET", 2)
     cells = random_maze(40, 0.7, 1, walled=True)
     assert lockstep([MazeSearch(cells, 0)], [0]).steps in (size, size + 1)  # the last, empty one: load claimed too much
     assert (cells >= MARKED).sum() == size

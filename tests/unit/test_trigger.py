@@ -112,12 +112,12 @@ def test_clocks_are_those_of_the_thread_that_begins():
     """Python gives the number of a thread that has ended to the next one; its clocks cannot be read any longer."""
     clocks, read = Clocks(), list[Reading]()
 
-    def look() -> None:
+    def poll() -> None:
         clocks.begin()
         read.append(clocks.read())
 
     for _ in range(5):
-        thread = threading.Thread(target=look)
+        thread = threading.Thread(target=poll)
         thread.start()
         thread.join()
     clocks.end()

@@ -116,8 +116,8 @@ class Switch:
 def open_tap(namespace: str) -> int:
     """Make eth0 in `namespace`; return the file from which its frames are read and to which they are written."""
     libc = ctypes.CDLL(None, use_errno=True)
-    with open(f"/run/netns/{namespace}") as place:
-        if libc.setns(place.fileno(), _CLONE_NEWNET):
+    with open(f"/run/netns/{namespace}") as file:
+        if libc.setns(file.fileno(), _CLONE_NEWNET):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
     device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, _TUNSETIFF, struct.pack("16sH22x", b"eth0", _IFF_TAP | _IFF_NO_PI))
@@ -128,8 +128,8 @@ def switch(arguments: Sequence[str]) -> NoReturn:
     """Carry frames until the process is ended, which stays in the namespace HOME."""
     delay, home, *namespaces = arguments
     devices = [open_tap(namespace) for namespace in namespaces]
-    with open(f"/run/netns/{home}") as place:
-        ctypes.CDLL(None).setns(place.fileno(), _CLONE_NEWNET)
+    with open(f"/run/netns/{home}") as file:
+        ctypes.CDLL(None).setns(file.fileno(), _CLONE_NEWNET)
     frames = Switch(len(devices), float(delay))
     port_of = {device: port for port, device in enumerate(devices)}
     say_ready()

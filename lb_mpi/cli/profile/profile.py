@@ -80,17 +80,17 @@ class Stream:
     def __len__(self) -> int:
         return len(self._calls) // 5
 
-    def add(self, kind: int, posted: int, entered: int, left: int, place: int) -> None:
+    def add(self, kind: int, posted: int, entered: int, left: int, number: int) -> None:
         """Add a call; see `table`."""
-        self._calls.extend((kind, posted, entered, left, place))
+        self._calls.extend((kind, posted, entered, left, number))
 
-    def waited(self, index: int, entered: int, left: int, place: int) -> None:
-        """Record the wait, at `place`, for the earlier call `index`."""
-        self._calls[5 * index + 2 : 5 * index + 5] = array("q", (entered, left, place))
+    def waited(self, index: int, entered: int, left: int, number: int) -> None:
+        """Record the wait, at `number`, for the earlier call `index`."""
+        self._calls[5 * index + 2 : 5 * index + 5] = array("q", (entered, left, number))
 
     def table(self, n: int) -> Ints:
         """Return (5, n) of the first n calls: the kind (ABSENT, now: a call to which this rank has not come); when this rank
-        arrived (from then on, the others don't wait for it), began to wait, continued; the place, an index in `Calls.lines`.
+        arrived (from then on, the others don't wait for it), began to wait, continued; its line, an index in `Calls.lines`.
         """
         calls = np.array(self._calls[: 5 * n], dtype=np.int64).reshape(-1, 5).T
         absent = np.array([[ABSENT], *[[time.perf_counter_ns()]] * 3, [0]])
@@ -109,7 +109,7 @@ class Calls:
         self._room = most_calls
 
     def number(self, file: str, line: int, function: str, call: str) -> int:
-        """Return the index of a place in `lines`, new or known."""
+        """Return the number of a line in `lines`, new or known."""
         key = file, line, call
         if key not in self._numbers:
             self._numbers[key] = len(self.lines)
@@ -117,7 +117,7 @@ class Calls:
         return self._numbers[key]
 
     def add(self, number: int, entered: int, left: int, whom: int = NOBODY) -> None:
-        """Add a finished call at place `number`, which waited for rank `whom`."""
+        """Add a finished call of line `number`, which waited for rank `whom`."""
         line, ns = self.lines[number], left - entered
         self.in_mpi_ns += ns
         line.calls += 1
@@ -126,7 +126,7 @@ class Calls:
             self.wait(number, ns, whom)
 
     def wait(self, number: int, ns: int, whom: int) -> None:
-        """Count `ns` of the calls at place `number` as a wait for rank `whom`."""
+        """Count `ns` of the calls of line `number` as a wait for rank `whom`."""
         waited_s = self.lines[number].waited_s
         waited_s[whom] = waited_s.get(whom, 0.0) + 1e-9 * ns
 
@@ -139,13 +139,13 @@ class Calls:
             self.streams[key] = Stream(key)
         return self.streams[key]
 
-    def join(self, stream: Stream, kind: int, place: int, posted: int, entered: int, left: int) -> int:
+    def join(self, stream: Stream, kind: int, number: int, posted: int, entered: int, left: int) -> int:
         """Add this rank's next collective call to a stream; return its index, or -1 if there is no room to keep it."""
         if self._room <= 0:
             self.n_lost += 1
             return -1
         self._room -= 1
-        stream.add(kind, posted, entered, left, place)
+        stream.add(kind, posted, entered, left, number)
         return len(stream) - 1
 
 

@@ -293,10 +293,10 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockCo
 
 
 def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
-    places = stream.table(len(waits))[-1][: len(stream)]
-    waits, whom = waits[: len(places)], whom[: len(places)]
-    pairs, inverse = np.unique(np.stack([places, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
+    numbers = stream.table(len(waits))[-1][: len(stream)]
+    waits, whom = waits[: len(numbers)], whom[: len(numbers)]
+    pairs, inverse = np.unique(np.stack([numbers, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
     sums = np.zeros(pairs.shape[1], dtype=np.int64)
     np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
-    for place, rank, ns in zip(*pairs.tolist(), sums.tolist(), strict=True):
-        calls.wait(place, ns, rank)
+    for number, rank, ns in zip(*pairs.tolist(), sums.tolist(), strict=True):
+        calls.wait(number, ns, rank)

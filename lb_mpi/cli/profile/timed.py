@@ -4,7 +4,7 @@ Each class is a subclass of mpi4py's that does the same and reports to a Recorde
 `mpi4py.MPI`, and COMM_WORLD and COMM_SELF; objects made from a timed communicator are also timed.  (So this is the only
 command that imports mpi4py.)  No message is added or removed on the program's communicators.
 
-The recorder knows clocks, places in the program, and the ranks of communicators; it feeds `lb_mpi.cli.profile.profile.Calls`
+The recorder knows clocks, lines of the program, and the ranks of communicators; it feeds `lb_mpi.cli.profile.profile.Calls`
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
 computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
 
@@ -183,7 +183,7 @@ _NOTHING = Posted()
 class TimedCall:
     """A call being timed."""
 
-    number: int  # its place in the program
+    number: int  # of its line in `Calls.lines`
     entered: int
     whom: int = NOBODY  # the rank for which it waits
     returned: Callable[[Any], object] | None = None  # called with the result
@@ -332,13 +332,13 @@ class Installed:
     def method(self, name: str, plain: Method, begin: Begin) -> Any:
         """Return mpi4py's method `plain` with timing: a class method if it is one."""
         recorder, adopt = self.recorder, self.adopt
-        places: dict[tuple[int, int], int] = {}
+        numbers: dict[tuple[int, int], int] = {}
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.call_site(name, places), recorder.enter())
+            call = TimedCall(recorder.call_site(name, numbers), recorder.enter())
             try:
                 begin(call, args, kwargs)
                 recorder.current = call

@@ -257,7 +257,7 @@ def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str
 
 
 def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
-    """Write words at a place of a drawing."""
+    """Write words at a point of a drawing."""
     marked = f' class="{kind}"' if kind else ""
     return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
@@ -390,7 +390,7 @@ def _calls(run: Run, calls: Rows) -> str:
 
 def _lines(run: Run, calls: Rows) -> list[list[str]]:
     """Return a line for consecutive calls with the same decision; of many, about LINES, with the most frequent one."""
-    first, took = calls[0], spans(run, calls)
+    first, seconds = calls[0], spans(run, calls)
     ideal, ends, reasons = bounds(calls), np.cumsum(first["n"]), run.ranks[0].reasons
     lines = []
     drivers, decisions = first["driver"].tolist(), first["reason"].tolist()
@@ -406,7 +406,7 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
         words = reasons[reason] if 0 <= reason < len(reasons) else ""
         words += f" ({decided.count(reason)} of {len(some)})" if len({*decided}) > 1 else ""
         begin, end = ends[some[0]] - first["n"][some[0]] + 1, ends[some[-1]]
-        span, bound = float(took[some].sum()), float(ideal[some].sum())
+        span, bound = float(seconds[some].sum()), float(ideal[some].sum())
         # For rows, every rank knows the number lent on all ranks; parts and steals are each rank's own.  All ranks make
         # the same exchanges.
         done = calls["units"][:1] if driver == Driver.EXCHANGE else calls["units"]

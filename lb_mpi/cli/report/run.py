@@ -141,8 +141,8 @@ def steps(run: Run) -> Rows:
 def spans(run: Run, calls: Rows) -> Floats:
     """Return (calls,) seconds from the first rank's start of each of the (ranks, calls) steps to the last rank's end."""
     offsets = np.array(run.offsets_s)[:, None]
-    took: Floats = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
-    return took
+    seconds: Floats = (calls["ended"] + offsets).max(axis=0) - (calls["began"] + offsets).min(axis=0)
+    return seconds
 
 
 def timeline(run: Run, columns: int) -> Floats:

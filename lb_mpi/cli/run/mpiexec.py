@@ -110,9 +110,9 @@ def link_to(ssh: str) -> Iterator[Path]:
 
     Only mpiexec on this host follows the link.  MPICH does not quote its path where it passes it to a shell.
     """
-    place = tempfile.gettempdir()
-    place = place if place == shlex.quote(place) else "/tmp"
-    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=place, ignore_cleanup_errors=True) as folder:
+    parent = tempfile.gettempdir()
+    parent = parent if parent == shlex.quote(parent) else "/tmp"
+    with tempfile.TemporaryDirectory(prefix="lb_mpi-", dir=parent, ignore_cleanup_errors=True) as folder:
         link = Path(folder, os.path.basename(ssh))
         link.symlink_to(ssh)
         yield link

@@ -224,9 +224,9 @@ def remove_sessions(pids: Iterable[int]) -> None:
 
     Those of daemons of this user and host that were killed before, with all that watched them, are removed, too.
     """
-    place = Path(tempfile.gettempdir())
-    folders = {place / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
-    for folder in place.glob("prted.*"):  # any of them may be removed by another process meanwhile
+    temporary = Path(tempfile.gettempdir())
+    folders = {temporary / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
+    for folder in temporary.glob("prted.*"):  # any of them may be removed by another process meanwhile
         pid = folder.name.partition(".")[2]
         if pid.isdecimal() and (folder / f"pmix.{socket.gethostname()}.tool.{pid}").exists() and not is_alive(int(pid)):
             folders.add(folder)

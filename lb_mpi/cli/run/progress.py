@@ -41,18 +41,18 @@ def followed(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scratch(place: str) -> Iterator[str]:
-    """Make a folder in `place` for records that nobody wants to keep, and remove it.
+def scratch(parent: str) -> Iterator[str]:
+    """Make a folder in `parent` for records that nobody wants to keep, and remove it.
 
     It disappears at once: a rank that ends meanwhile finds no folder, rather than a folder without its file, and is silent.
-    Those that killed processes of this user and host have left in `place` are removed, too.
+    Those that killed processes of this user and host have left in `parent` are removed, too.
     """
-    for left in Path(place).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
+    for left in Path(parent).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
         pid = left.name.split("-")[-2]
         with contextlib.suppress(OSError, ValueError):
             if left.lstat().st_uid == os.geteuid() and not processes.is_alive(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)  # follows no link
-    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=place)
+    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=parent)
     try:
         yield folder
     finally:

@@ -33,7 +33,7 @@ from lb_mpi.virtual import Network, Raised, Virtual
 ROOT = 0
 BATCH_S = 20e-3  # between two sends of results; an idle rank sends them at once
 SWAP_S = 0.5e-6  # from reading the words to the end of the swap
-LOOK_S = 20e-6  # until an idle rank sees that a word was filled
+POLL_S = 20e-6  # until an idle rank sees that a word was filled
 NETWORK = Network((2e-6, 2e-6), (50e-6, 50e-6))  # within a host, and between two
 MOST_RANKS = 10_000  # each looks at all words of its host
 TASKS = ("constant", "lognormal")  # kinds of costs
@@ -143,7 +143,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         speeds_known: bool = False,
         network: Network = NETWORK,
         swap_s: float = SWAP_S,
-        look_s: float = LOOK_S,
+        poll_s: float = POLL_S,
         batch_s: float = BATCH_S,
         first_epoch: int = 1,
         seed: int = 0,
@@ -153,7 +153,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         size = integer("hosts", sum(counts), 1, unit="ranks in all")
         seed = check_seed(seed)
         self.speeds = check_speeds([1.0] * size if speeds is None else speeds, size)
-        self._swap_s, self._look_s = swap_s, look_s
+        self._swap_s, self._poll_s = swap_s, poll_s
         ends = np.cumsum(counts).tolist()
         self.hosts = [range(end - n, end) for end, n in zip(ends, counts, strict=True)]
         self._host_of = [k for k, n in enumerate(counts) for _ in range(n)]
@@ -282,7 +282,7 @@ class SimulatedPool(Virtual[Mail, Swap | Interval]):
         if unpack(swap.new).hi > unpack(swap.old).hi:
             for mate in self.hosts[self._host_of[rank]]:
                 if mate != rank:
-                    self.wake(mate, self.now + self._look_s)
+                    self.wake(mate, self.now + self._poll_s)
         return True
 
     def turned(self, rank: int, arrived: Sequence[tuple[int, Mail]], sends: Sequence[tuple[int, Mail]]) -> None:

@@ -461,7 +461,7 @@ class RebalancePort(Port[Any, Job]):
         built: Built = run(job._replace(arrived={source: moving for source, (moving, _) in opened.items()}))
         kept = np.flatnonzero(job.owners.local == job.rank)
         arrived = [theirs for _, theirs in opened.values()]
-        self.values = self._values.given if built.places is None else self._values.join(kept, arrived, built.places)
+        self.values = self._values.given if built.positions is None else self._values.join(kept, arrived, built.positions)
         return built._replace(n_bytes=self._parcels.sent_bytes)
 
     def _open(self, buffer: Buffer) -> tuple[Moving, Rows]:

@@ -60,12 +60,12 @@ class Values:
         """Return the rows of n vertices of all values."""
         return read_rows(self._columns, reader, n)
 
-    def join(self, kept: Ints, arrived: Sequence[Rows], places: Ints) -> tuple[Any, ...]:
-        """Return new values: the kept rows, then those that have arrived, at these places."""
+    def join(self, kept: Ints, arrived: Sequence[Rows], positions: Ints) -> tuple[Any, ...]:
+        """Return new values: the kept rows, then those that have arrived, at these positions."""
         # A rank keeps a vertex, so those that send any have two or more, and know their orders.
         orders = agreed([(self._n, self._orders), *((2, theirs) for _, theirs in arrived)], 0)
         made = []
         for k, (column, value, order) in enumerate(zip(self._columns, self.given, orders, strict=True)):
             whole = column.join([column.copy(value, kept, order), *(rows[k] for rows, _ in arrived)], order)
-            made.append(column.copy(whole, places, order))
+            made.append(column.copy(whole, positions, order))
         return tuple(made)

@@ -213,13 +213,13 @@ def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
     blocks: list[bytes] = []
     n_block, lo = 1, 0  # the first item alone says how long a block may be
     while lo < len(order):
-        places = order[lo : lo + n_block]
-        some = _some(items, places)
+        indices = order[lo : lo + n_block]
+        some = _some(items, indices)
         try:
             plain = isinstance(some, range) or (isinstance(some, list) and are_unchanging(some))
             block = pickled(pickle, some, None if plain else EXACT)  # a pickler with reducers costs 10 us
         except Exception:
-            _name_unpicklable(items, places)
+            _name_unpicklable(items, indices)
             raise
         if not blocks and n_block == 1:
             n_block = max(1, min(BLOCK, max(len(order) // (size * BLOCKS_A_RANK), SMALL_BYTES // len(block))))
@@ -231,17 +231,17 @@ def encode(items: Any, order: Sequence[int], size: int) -> list[bytes]:
     return [_BLOCKS.pack(n_block, len(blocks)), struct.pack(f"<{len(ends)}q", *ends), *blocks]
 
 
-def _some(items: Any, places: Sequence[int]) -> Any:
+def _some(items: Any, indices: Sequence[int]) -> Any:
     if isinstance(items, np.ndarray):
         inner = [axis for axis in all_axes(order_of(items), items.ndim) if axis not in (0, ~0)]
-        return copied(items[np.asarray(places)], (0, *inner))
-    if isinstance(places, range):
-        return items[places.start : places.stop]
-    return [items[k] for k in places]
+        return copied(items[np.asarray(indices)], (0, *inner))
+    if isinstance(indices, range):
+        return items[indices.start : indices.stop]
+    return [items[k] for k in indices]
 
 
-def _name_unpicklable(items: Any, places: Sequence[int]) -> None:
-    for k in places:
+def _name_unpicklable(items: Any, indices: Sequence[int]) -> None:
+    for k in indices:
         try:
             pickle.dumps(items[k], pickle.HIGHEST_PROTOCOL)
         except Exception as error:

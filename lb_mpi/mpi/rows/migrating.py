@@ -139,15 +139,15 @@ def _ends(
     most = loads.max()
     if not most:
         return ends
-    places = np.cumsum(loads / most)
+    reached = np.cumsum(loads / most)
     cuts = move_cuts(loads / most, speeds, tolerance)
-    owner = np.minimum(np.searchsorted(places, cuts), comm.size - 1)  # of the rows around each cut
+    owner = np.minimum(np.searchsorted(reached, cuts), comm.size - 1)  # of the rows around each cut
     mine = owner == comm.rank
-    before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])
+    before = 0.0 if comm.rank == 0 else float(reached[comm.rank - 1])
     middles = before + (np.cumsum(costs) - 0.5 * costs) / most
     found = np.zeros(comm.size - 1)
     found[mine] = ends[comm.rank] - len(costs) + np.searchsorted(middles, cuts[mine])
-    inner = np.where(cuts == places[:-1], ends[:-1], _reduce(comm, maxima=found).maxima.astype(np.int64))
+    inner = np.where(cuts == reached[:-1], ends[:-1], _reduce(comm, maxima=found).maxima.astype(np.int64))
     return np.maximum.accumulate(np.append(inner, ends[-1]))
 
 

@@ -96,7 +96,7 @@ def reorder_ranks(
         agree_on(own, graph=fingerprint(layout), speeds=checked.tolist(), **options)
         on_root = own.rank == 0
         found = agree(own, lambda: arranged() if on_root else None)
-        places = np.empty(own.size, dtype=np.int64) if found is None else found
-        wait(own, own.Ibcast(places), places)
+        positions = np.empty(own.size, dtype=np.int64) if found is None else found
+        wait(own, own.Ibcast(positions), positions)
         with blocking(own):
-            return MPI.Intracomm(own.Split(0, int(places[own.rank])))
+            return MPI.Intracomm(own.Split(0, int(positions[own.rank])))

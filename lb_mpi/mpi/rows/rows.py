@@ -115,33 +115,33 @@ class Rows:
         function("unpack", unpack, optional=True)
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
-        places = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
+        positions = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
-            if places:
+            if positions:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
             self.columns: list[Any] = [rows]
             self.orders: Orders = ((),)
             self.spec, self.n = Spec("objects", (), (), 1, size), len(rows)
         else:
-            self._set_arrays(rows, more, places, size)
+            self._set_arrays(rows, more, positions, size)
         self.checksum, self.kinds = _checksum(self.spec), _kinds(self.spec, pack, unpack)
         self.n_units = -(-self.n // (size or 1))
 
-    def _set_arrays(self, rows: Any, more: Sequence[Any], places: tuple[int, ...], block_rows: int) -> None:
-        """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these places."""
+    def _set_arrays(self, rows: Any, more: Sequence[Any], positions: tuple[int, ...], block_rows: int) -> None:
+        """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these positions."""
         form = _form(rows)
         if form == "array":
             self.columns = [check_column("rows", rows, _OBJECTS)]
         else:
             self.columns = [check_column(f"rows[{k}]", one, _OBJECTS) for k, one in enumerate(rows)]
         n_home = len(self.columns)
-        for k in places:
+        for k in positions:
             self.columns.append(check_column(f"more[{k}]", more[k], _SCALAR))
         arrays = tuple([(column.dtype, column.shape, order_of(column)) for column in self.columns])
         named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
-        self.spec, self.orders, self.n = _spec_of(form, n_home, places, named, block_rows, arrays)
+        self.spec, self.orders, self.n = _spec_of(form, n_home, positions, named, block_rows, arrays)
 
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
@@ -202,14 +202,14 @@ _SCALAR = " or a scalar (pass other values as keyword arguments)"
 
 @functools.lru_cache(64)  # in each call
 def _spec_of(
-    form: str, n_home: int, places: tuple[int, ...], named: str, block_rows: int, arrays: tuple[_Array, ...]
+    form: str, n_home: int, positions: tuple[int, ...], named: str, block_rows: int, arrays: tuple[_Array, ...]
 ) -> tuple[Spec, Orders, int]:
-    """Return the Spec of checked arrays, of which those after n_home are in `more` at `places`; their orders; n."""
+    """Return the Spec of checked arrays, of which those after n_home are in `more` at `positions`; their orders; n."""
     if not n_home:
         raise TypeError("rows without arrays: expected at least one")
     dtypes, shapes, orders = zip(*arrays, strict=True)
     first = "rows" if form == "array" else "rows[0]"
-    names = [first, *(f"rows[{k}]" for k in range(1, n_home)), *(f"more[{k}]" for k in places)]
+    names = [first, *(f"rows[{k}]" for k in range(1, n_home)), *(f"more[{k}]" for k in positions)]
     for name, shape in zip(names, shapes, strict=True):
         check_n_rows(name, shape[0], shapes[0][0], f"as {first} has")
     return Spec(form, dtypes, tuple(shape[1:] for shape in shapes), n_home, block_rows, named), orders, shapes[0][0]
@@ -333,9 +333,9 @@ class Results:
         """Store results of some rows."""
         self._n_missing -= len(block[0])
         if self._rows.pack is not None:
-            places = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
-            for place, item in zip(places, block[0], strict=True):
-                self._columns[0][place] = item
+            indices = range(self._rows.n)[index] if isinstance(index, slice) else index.tolist()
+            for k, item in zip(indices, block[0], strict=True):
+                self._columns[0][k] = item
             return
         for column, part in zip(self._columns, block, strict=True):
             column[index] = part
