@@ -115,7 +115,7 @@ MUTANTS = [
     # Rows that arrive from lower ranks are appended.
     ("migrate", "joined = sorted([comm.rank, *moves.sources])", "joined = [comm.rank, *moves.sources]"),
     # An end is found among the rows of a rank as if they were the first ones.
-    ("_ends", "before = 0.0 if comm.rank == 0 else float(places[comm.rank - 1])", "before = 0.0"),
+    ("_ends", "before = 0.0 if comm.rank == 0 else float(reached[comm.rank - 1])", "before = 0.0"),
     # The numbers of rows are those before.
     ("migrate", "counts = np.diff(ends, prepend=0)", "pass"),
 ]

@@ -71,8 +71,8 @@ def check_saved(states: Sequence[bytes], limit: int) -> None:
     parts = [unpack_parts(state) for state in states]
     both = [saved_by(state) for state, *_ in parts]
     done = [item for _, items in both for item in items]
-    places = Counter(done) + Counter(item for items, _ in both for item in items)
-    places += Counter(item for _, *kept in parts for part in kept for item in unpack(part))
+    counts = Counter(done) + Counter(item for items, _ in both for item in items)
+    counts += Counter(item for _, *kept in parts for part in kept for item in unpack(part))
     expected = Counter(child for item in done for child in children(item, limit))
     expected[1] += 1
-    assert places == expected, f"saved without {expected - places}, or twice {places - expected}"
+    assert counts == expected, f"saved without {expected - counts}, or twice {counts - expected}"

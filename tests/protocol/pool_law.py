@@ -27,7 +27,7 @@ def check_law(
     `done` are tasks that are run and not yet counted; not `complete`: a task has raised, and others are dropped.
     """
     epoch = number % EPOCHS
-    places = np.frombuffer(bytes(collector._done), np.uint8).astype(np.int64)
+    counts = np.frombuffer(bytes(collector._done), np.uint8).astype(np.int64)
     messages = list(under_way)
     owned = [unpack(word) for word in words] + [stealer.chunk for stealer in stealers] + list(done)
     pieces = [(piece.lo, piece.hi) for piece in owned if piece is not None and piece.epoch == epoch]
@@ -45,12 +45,12 @@ def check_law(
         if stealer.epoch == number:
             pieces += [(piece.lo, piece.hi) for piece in (stealer._rest, *stealer._given) if piece is not None]
             asks.update((thief, stealer.rank) for thief, _ in stealer._asks)
-    assert all(lo == hi or 0 <= lo < hi <= len(places) for lo, hi in pieces), f"tasks of another map: {pieces}"
+    assert all(lo == hi or 0 <= lo < hi <= len(counts) for lo, hi in pieces), f"tasks of another map: {pieces}"
     for lo, hi in pieces:
-        places[lo:hi] += 1
-    assert (places <= 1).all(), f"tasks {np.flatnonzero(places > 1)} are in two places"
+        counts[lo:hi] += 1
+    assert (counts <= 1).all(), f"tasks {np.flatnonzero(counts > 1)} are in two places"
     if complete:
-        assert (places == 1).all(), f"tasks {np.flatnonzero(places == 0)} are lost"
+        assert (counts == 1).all(), f"tasks {np.flatnonzero(counts == 0)} are lost"
         asked = {(stealer.rank, rank): 1 for stealer in stealers if stealer.epoch == number for rank in stealer._hosts.asked}
         assert asks == asked, f"ASK and GIVE {asks}, asked {asked}"
 

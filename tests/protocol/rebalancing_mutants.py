@@ -7,7 +7,7 @@ MUTANTS = [
     (actor, "Rebalancing._move", "Owners(labels, np.concatenate([*ghosts, np.zeros(0, dtype=np.int64)]).astype(np.int64)), {}", "Owners(labels, owners_now(self.part, self.rank).ghosts), {}"),  # a stale owner of a ghost
     (actor, "Rebalancing._move", "labels_for(self.part, labels, other)", "labels_for(self.part, np.full_like(labels, self.rank), other)"),
     (moving, "rows_of", "part.vertices[index], indptr, numbers[heads], labels[heads]", "part.vertices[index], indptr, numbers[heads], np.concatenate(owners_now(part, int(owners.local.min())))[heads]"),
-    (moving, "labels_for", "labels[part.send[part.send_indptr[place] : part.send_indptr[place + 1]]]", "labels[: part.send_indptr[place + 1] - part.send_indptr[place]]"),
+    (moving, "labels_for", "labels[part.send[part.send_indptr[index] : part.send_indptr[index + 1]]]", "labels[: part.send_indptr[index + 1] - part.send_indptr[index]]"),
     # rows
     (moving, "joined", 'order = np.argsort(vertices, kind="stable")', "order = np.arange(len(vertices))"),  # unsorted
     (moving, "rows_of", "return Moving(piece, costs[index])", "return Moving(piece, np.ones(len(index)))"),  # estimates left behind
