@@ -35,9 +35,9 @@ def table(numbers, dtype, shape):
     """Rows that tell their global numbers."""
     rows = np.frombuffer(np.random.default_rng(7).bytes(1 << 16), np.uint8)
     one = np.dtype((dtype, shape)) if shape else np.dtype(dtype)
-    places = (numbers[:, None] * 31 + np.arange(one.itemsize)) % len(rows)
+    offsets = (numbers[:, None] * 31 + np.arange(one.itemsize)) % len(rows)
     found = np.zeros((len(numbers), *shape), dtype)
-    found.view(np.uint8).reshape(len(numbers), one.itemsize)[...] = rows[places] & 1  # 0 or 1 in each byte: valid values
+    found.view(np.uint8).reshape(len(numbers), one.itemsize)[...] = rows[offsets] & 1  # 0 or 1 in each byte: valid values
     return found
 
 

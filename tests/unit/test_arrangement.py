@@ -106,11 +106,11 @@ def test_bounds_of_swaps_are_never_above_the_cost(case, objective):
 def test_the_place_of_least_cost_is_found(case, objective):
     graph, speeds = case
     aim = AIMS[objective](graph)
-    places = np.arange(graph.n)
+    diagonal = np.arange(graph.n)
     layouts = np.repeat(speeds[None], graph.n, axis=0)
-    layouts[places, places] = 2.5 * speeds.min()
+    layouts[diagonal, diagonal] = 2.5 * speeds.min()
     exact = costs(aim, layouts)
-    found = aim.changes(speeds).placement_costs(places, 2.5 * speeds.min())
+    found = aim.changes(speeds).placement_costs(diagonal, 2.5 * speeds.min())
     assert found.min() == pytest.approx(exact.min(), rel=1e-7)
     assert exact[found.argmin()] == pytest.approx(exact.min(), rel=1e-7)
 

@@ -61,7 +61,7 @@ def test_a_rank_whose_ghosts_alone_change_their_owner_gets_a_new_part_for_the_sa
     part = part_of(Pieces(mesh(1, 3), np.arange(3), 3)[1], 1)
     built = run(Build(1, part, np.ones(1), Owners(np.array([1]), np.array([2, 2])), {}))
     assert built.part.ranks.tolist() == [2]
-    assert built.places is None
+    assert built.positions is None
 
 
 def test_graphs_without_edges_or_work_keep_their_parts() -> None:
