@@ -11,11 +11,13 @@ import pickle
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
 import weakref
 from concurrent.futures import BrokenExecutor, CancelledError, wait
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ from lb_mpi.pooling.scheduler import Scheduler
 from tests.misbehaviour import NotForPickling
 from tests.mpi.pools import fill, in_script
 from tests.mpi.sizes import COMM, LAST, SIZE, several
+from tests.process.lab import until
 
 WORKERS = max(1, SIZE - 1)  # where the root does not work
 pytestmark = pytest.mark.mpi
@@ -585,3 +588,26 @@ def test_a_rank_that_is_interrupted_as_it_closes_is_an_error_of_the_shutdown(mon
     with pytest.raises(KeyboardInterrupt if COMM.rank == LAST else lb_mpi.Error):
         executor.shutdown()
     executor.shutdown()  # only waits
+
+
+@several
+def test_results_that_have_arrived_are_kept_when_an_executor_breaks():
+    """A Ctrl-C dropped results that the root had received."""
+    ranks = [*range(1, SIZE)]
+
+    def use(executor):
+        def interrupt(_):
+            until(lambda: all((seen / str(k)).exists() for k in ranks))
+            time.sleep(0.2)  # for the results on their way
+            executor._dispatcher.interrupt()
+
+        with tempfile.TemporaryDirectory() as folder:
+            seen = Path(folder)
+            first = executor.submit(abs, -1)
+            first.add_done_callback(interrupt)
+            others = [executor.submit(Path.touch, seen / str(k)) for k in ranks]
+            assert first.result() == 1
+            assert [future.result() for future in others] == [None for _ in ranks]
+
+    with pytest.raises(lb_mpi.Error, match="KeyboardInterrupt"):
+        on_root(use, root_works=False)

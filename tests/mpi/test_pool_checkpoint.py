@@ -150,3 +150,19 @@ def test_arrays_of_many_fields_come_back(pool, path):
     with pytest.raises(lb_mpi.TaskError, match=r"^task 2 on rank \d: TypeError: result of dtype .*record.* can't") as caught:
         pool.map(lambda k: np.zeros(2, wrong if k == 2 else "f8"), 3, checkpoint=path.with_suffix(".x"), key="x")
     assert caught.value.index == 2
+
+
+def test_results_beside_one_that_can_t_be_stored_are_kept_for_a_later_run(pool, path):
+    """All that arrived with it were lost."""
+    ran, wrong = [], [10]
+
+    def run(k):
+        ran.append(k)
+        return object if k in wrong else k
+
+    with pytest.raises(lb_mpi.TaskError, match="result of type type can't be written"):
+        pool.map(run, 40, checkpoint=path, key="run", chunksize=20)
+    ran.clear()
+    wrong.clear()
+    assert pool.map(run, 40, checkpoint=path, key="run", to="all") == [*range(40)]
+    assert not any(9 in some for some in COMM.allgather(ran))

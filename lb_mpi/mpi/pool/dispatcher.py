@@ -326,10 +326,10 @@ class Dispatcher(PoolActor):
         sends = super().turn(now, arrived)
         with self.changed:
             self.news = False
-            if self._stop is not None:
-                raise self._stop
             while self._answers:
                 self._finish(*self._answers.popleft())
+            if self._stop is not None:
+                raise self._stop
             if not threading.main_thread().is_alive():  # the program is exiting
                 for given in self._open.values():
                     given.queue.open = False
@@ -477,17 +477,20 @@ class Dispatcher(PoolActor):
             self.notify()
 
     def _break_all(self, error: BaseException) -> None:
-        """Let all futures that are not done raise this error of the dispatcher."""
-        lost = list[tuple[Submissions, list[Task]]]()
+        """Let all futures whose results have not arrived raise this error of the dispatcher."""
+        lost = list[tuple[Submissions, list[Resolve], list[Task]]]()
         with self.changed:
             self.over = True
             for queue, given in self._open.items():
-                given.fails(f"lb_mpi.Executor has ended: {error or type(error).__name__}", error)
+                given.fails(f"lb_mpi.Executor has ended: {str(error) or type(error).__name__}", error)
                 unresolved = [one for one in self._unresolved if one.batch.queue is queue]
                 tasks = [task for one in unresolved for task in (*one.batch.tasks, *one.lost)]
-                lost.append((given, tasks + self._scheduler.break_(queue)))
+                lost.append((given, unresolved, tasks + self._scheduler.break_(queue)))
             self.notify()
-        for given, tasks in lost:
+        for given, unresolved, tasks in lost:
+            for one in unresolved:
+                with contextlib.suppress(BaseException):  # which may be the error itself
+                    resolve(one, given)
             _fail(given, tasks)
 
 

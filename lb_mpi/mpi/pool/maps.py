@@ -418,19 +418,25 @@ class MapResults:
         """Write results to the checkpoint, if there is one; raise what the file raises."""
         if not self._unwritten:
             return
-        assert self._file is not None
         found = [pair for run, values in self._unwritten for pair in zip(range(run.lo, run.hi), values, strict=True)]
         if self._keep_exceptions:
             found = [(position, value) for position, value in found if not isinstance(value, Exception)]
         try:
-            self._file.write([self._order[position] for position, _ in found], [value for _, value in found])
+            self._store(found)
         except (TypeError, ValueError):
+            self._unwritten = []
             for position in [k for k, value in found if not is_storable(value)][:1]:
                 self.refused = next((run.rank, position) for run in self.runs if run.lo <= position < run.hi)
+                self._store([(k, value) for k, value in found if is_storable(value)])  # for a later run
             raise
         self._fresh.extend((self._order[run.lo : run.hi], values) for run, values in self._unwritten)
         self._unwritten = []
         self._write_at = time.perf_counter() + FLUSH_S
+
+    def _store(self, found: Sequence[tuple[int, Any]]) -> None:
+        """Write the values of these positions."""
+        assert self._file is not None
+        self._file.write([self._order[position] for position, _ in found], [value for _, value in found])
 
     @property
     def has_fresh(self) -> bool:
