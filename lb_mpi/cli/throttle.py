@@ -153,9 +153,7 @@ def _post_guard(run_id: str) -> tuple[int, int]:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.setsid()  # a signal to the group of this process doesn't reach the guard
         os.chdir("/")
-        nothing = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):  # mpiexec waits until its pipes are closed
-            os.dup2(nothing, number)
+        processes.silence(0, 1, 2)  # mpiexec waits until its pipes are closed
         os.closerange(3, read_end)
         os.closerange(read_end + 1, os.sysconf("SC_OPEN_MAX"))
         if not os.read(read_end, 1):

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
+from lb_mpi.cli.run.processes import silence
 from lb_mpi.cli.run.rank import raise_priority
 from lb_mpi.errors import ClusterError
 
@@ -62,9 +63,7 @@ def start_daemon(argv: Sequence[str]) -> None:
 def say_ready() -> None:
     """Tell the process that called `start_daemon`; from now on this one prints nothing."""
     print("ready", flush=True)
-    nothing = os.open(os.devnull, os.O_RDWR)
-    for number in (1, 2):
-        os.dup2(nothing, number)
+    silence(1, 2)
 
 
 # --- the switch --------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import meant
-from lb_mpi.cli.run.processes import HUNG
+from lb_mpi.cli.run.processes import HUNG, silence
 from lb_mpi.cli.run.rank import number
 from lb_mpi.errors import Error, Stopped
 
@@ -256,8 +256,7 @@ def say(text: str, code: int = 0) -> int:
     try:
         print(text, end="", flush=True)  # a closed one gets nothing
     except OSError as error:
-        with open(os.devnull, "w") as nothing:  # the interpreter flushes once more at its exit
-            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        silence(sys.stdout.fileno())  # the interpreter flushes once more at its exit
         if isinstance(error, BrokenPipeError):
             return NO_READER
         return _print_error(f"lb_mpi: error: standard output: {error.strerror}", FAILED)

@@ -74,6 +74,14 @@ def end(run_id: str, process: subprocess.Popen[bytes] | None = None, *, word: st
         remove_sessions(pid for pid in asked if not is_alive(pid))
 
 
+def silence(*files: int) -> None:
+    """Let these descriptors lead to /dev/null."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for file in files:
+        os.dup2(nothing, file)
+    os.close(nothing)
+
+
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
     """Block Ctrl-C and similar signals in this block."""
