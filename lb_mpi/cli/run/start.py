@@ -49,8 +49,7 @@ def add_arguments(parser: Parser) -> None:
         "Start a program on this machine or on the hosts of a hostfile, with MPICH or Open MPI. Before the start, this "
         "command checks that mpiexec and mpi4py belong together, and that each host can be reached, has the same versions, "
         "and has this folder. If a host dies, or if a rank is killed or hangs, it names the host or rank and ends the "
-        "program, or starts it again (--restarts). The exit code is that of mpiexec; 75: the program was asked to stop, and "
-        "has saved; 124: a rank hung; 127: no such program."
+        "program, or starts it again (--restarts). The exit code is that of mpiexec, or one of ours (lb_mpi --help)."
     )
     parser.add_argument("--hosts", metavar="FILE",
         help="hostfile, one host per line: NAME [slots=N] [speed=X] (default: this machine, with -n slots)")
