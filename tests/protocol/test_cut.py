@@ -144,7 +144,7 @@ def stop(seed: int, reason: Reason = Reason.STOPPED) -> None:
         root.saves.stop()
     else:
         root.limit_at = simulation.now
-    for _ in range(20_000):
+    for _ in range(6_000):
         if not simulation.step():
             break
         if not simulation.searchers[0].over:

@@ -54,12 +54,12 @@ QUICK = 5  # so many of these have few states
 
 NEAR = [
     ([3, 0], PAIR, {}), ([2, 0, 1], PATH, {(0, 1): 1}), ([2, 0, 0], PATH, {(0, 1): 1}),
-    ([2, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}), ([2, 1], [], {}),
+    ([1, 0, 1], TRIANGLE, {(0, 1): 1, (2, 1): 0}), ([2, 1], [], {}),
 ]  # fmt: skip
 KINDS = {
     "rows": [(one, {"failures": 1}) for one in SMALL],
     "objects": [(one, {"failures": 1, "objects": True}) for one in SMALL[:QUICK]],  # which are packed and opened by jobs
-    "a quick call": [(one, {"failures": int(k < QUICK), "quick": True}) for k, one in enumerate(SMALL) if k not in (5, 7)],
+    "a quick call": [(SMALL[k], {"failures": int(k < QUICK), "quick": True}) for k in (0, 1, 2, 3, 4, 8)],
     "neighbours only": [(one, {"failures": int(len(one[0]) < 3), "near": True}) for one in NEAR],
 }
 

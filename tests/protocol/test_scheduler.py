@@ -59,7 +59,7 @@ MUTANTS = [
 
 
 def find_fault() -> None:
-    for small in sorted(SMALL, key=lambda one: len(one.hosts) * len(one.tasks) // (1 + bool(one.buffersize))):
+    for small in sorted(SMALL, key=lambda one: (len(one.hosts) > 2 or not one.buffersize, len(one.hosts) * len(one.tasks))):
         explore(small)
 
 

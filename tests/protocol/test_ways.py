@@ -223,7 +223,7 @@ def test_a_rank_with_cheap_rows_is_taken_for_a_fast_one_only_until_rows_are_lent
     assert sum(cluster.call(rows).acted for _ in range(40)) <= 3
 
 
-def check_all_ranks_choose_the_same() -> None:
+def test_all_ranks_choose_the_same() -> None:
     """Whatever each has measured alone."""
     rng = np.random.default_rng(2)
     deciders = [NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
@@ -244,7 +244,7 @@ def check_all_ranks_choose_the_same() -> None:
     assert BalanceReason.FIRST in chosen
 
 
-def check_a_failure_at_home() -> None:
+def test_a_failure_at_home_ends_the_stay() -> None:
     deciders = [NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger()) for rank in range(2)]
     for decider in deciders:
         decider.ways.lend()
@@ -265,8 +265,8 @@ def test_a_rank_that_waited_for_a_core_longer_than_it_was_busy_has_a_speed() -> 
 
 def find_fault() -> None:
     test_the_first_calls_are_at_home_until_the_ranks_are_clearly_uneven()
-    check_a_failure_at_home()
-    check_all_ranks_choose_the_same()
+    test_a_failure_at_home_ends_the_stay()
+    test_all_ranks_choose_the_same()
     test_the_faster_way_is_kept_for_longer_and_longer()
     test_a_way_that_was_slower_than_predicted_is_tried_more_rarely()
     test_ranks_that_are_even_at_home_stay_there_without_trials()
@@ -275,9 +275,9 @@ def find_fault() -> None:
     test_a_change_of_the_imbalance_ends_the_stay_at_home_within_a_few_calls()
     test_a_way_that_has_become_the_faster_one_is_found()
     test_ranks_that_only_seem_uneven_do_not_change_their_way_again_and_again()
-    test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow("direct")
     test_one_of_many_ranks_that_gets_fast_is_found_at_home()
     test_a_rank_with_cheap_rows_is_taken_for_a_fast_one_only_until_rows_are_lent()
+    test_where_lending_is_dear_rows_stay_at_home_until_a_rank_gets_slow("direct")
 
 
 MUTANTS: list[Mutant] = [
@@ -324,4 +324,4 @@ MUTANTS: list[Mutant] = [
     (module, "Ways._promises", "        self._error_s[way] *= FADE\n", ""),
     (module, "Ways._promises", "        self._extend()\n", ""),
 ]  # fmt: skip
-test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, StatisticsError)
+test_known_wrong_variants_are_caught = rejects(find_fault, MUTANTS, StatisticsError, right=False)

@@ -47,7 +47,7 @@ def graphs(draw, largest: int = 60) -> Graph:
 # --- the whole --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=90, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(graphs(120), st.integers(1, 9), st.sampled_from([*sorted(EFFORTS), "spectral"]), st.integers(0, 3), st.booleans())
 def test_any_graph_gets_a_valid_partition_within_the_bounds(graph, k, effort, seed, unequal):
     def partition() -> np.ndarray:
@@ -80,7 +80,7 @@ def test_meshes_are_cut_as_well_as_is_known():
 
 def test_more_effort_cuts_less_on_the_whole():
     def total(effort: str) -> float:
-        return sum(cut(g, multilevel(g, equal(k), 0.03, effort, 0)) for g in (mesh(40, 50), torus) for k in (4, 16))
+        return sum(cut(g, multilevel(g, equal(k), 0.03, effort, 0)) for g in (mesh(40, 50), torus) for k in (16,))
 
     torus = parse("torus:35x35")
     fast, good, best = (total(effort) for effort in ("fast", "good", "best"))
@@ -260,7 +260,7 @@ def test_fiedler_is_scipys_second_eigenvector(graph):
         assert np.linalg.norm(vectors[:, same].T @ vector) == pytest.approx(1, abs=1e-4)
 
 
-@pytest.mark.parametrize("graph", [mesh(30, 30), parse("torus:20x20"), star(400), parse("complete:50"), mesh(1, 1000)])
+@pytest.mark.parametrize("graph", [mesh(20, 20), parse("torus:20x20"), star(400), parse("complete:50"), mesh(1, 500)])
 def test_repeated_eigenvalues_give_an_eigenvector_all_the_same(graph):
     found = fiedler(graph)
     value, vector = found.value, found.vector

@@ -282,5 +282,5 @@ def test_functions_are_forgotten_and_short_tasks_have_a_length():
 def test_rounds_of_few_tasks_take_little_more_than_the_best_list_schedule(name, changed):
     for factor, spread, most in ((1, 0.01, 1.12 if changed else 1.06), (2, 0.01, 1.08), (2, 0.5, 1.35 if changed else 1.2)):
         n = factor * len(MACHINES[name])
-        found = ratios(MACHINES[name], n, spread, n_rounds=30, seeds=2, changed=changed)
+        found = ratios(MACHINES[name], n, spread, n_rounds=30, seeds=1, changed=changed)
         assert max(found) < most, (factor, spread, found)
