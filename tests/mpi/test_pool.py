@@ -57,7 +57,7 @@ ITEMS = {
     "one": [7],
     "far range": range(2**70, 2**70 + 500, 5),
     "far steps": range(0, 2**70, 2**63),
-    "150 fields": np.zeros(90, [(f"field {k}", "f8") for k in range(150)]),
+    "150 fields": np.zeros(30, [(f"field {k}", "f8") for k in range(150)]),
     "other letters": np.ones(90, [("Größe", "f8"), ("高さ", "i2")]),
     "no bytes": np.zeros(90, "V0"),
     "no letters": np.zeros(90, "S0"),
@@ -70,7 +70,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator", "150 fields"]))
+@pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator"]))
 def test_each_task_once_in_order(pool, name):
     items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
     if name == "generator":
