@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.kernels import inlined, njit
+from lb_mpi.kernels import borrowing, inlined, njit
 
 # --- Random numbers inside compiled loops: a seed gives the same partition on every machine ---------------------------
 
 State = NDArray[np.uint64]  # (1,)
+Array = TypeVar("Array", Ints, Floats)
 
 
 @inlined
@@ -36,6 +37,13 @@ def random_state(seed: int) -> State:
 def _first_state(seed: int) -> np.uint64:
     sequence = np.random.SeedSequence(abs(seed), spawn_key=(int(seed < 0),))
     return np.uint64(sequence.generate_state(1, np.uint64)[0] | np.uint64(1))  # anything but 0
+
+
+@borrowing
+def copy_to(target: Array, at: int, source: Array) -> None:
+    """Copy an array into another one, from index `at` on: numba's own assignment compiles an error's text, for 3 s."""
+    for k in range(len(source)):
+        target[at + k] = source[k]
 
 
 @njit(cache=True)

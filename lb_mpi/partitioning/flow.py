@@ -17,7 +17,7 @@ import numpy as np
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.kernels import ZERO, borrowing, inlined, njit
 from lb_mpi.partitioning.coarsen import Csr, Flags
-from lb_mpi.partitioning.compiled import State, shuffle
+from lb_mpi.partitioning.compiled import State, copy_to, shuffle
 from lb_mpi.partitioning.refine import Parts, find_parts
 
 # --- Maximum flow between two sides of a corridor of a graph, by Dinic's layers (1970) --------------------------------
@@ -360,7 +360,7 @@ def find_cut(graph: Csr, parts: Parts, net: FlowNetwork, corridor: Corridor) -> 
                 return 0
         for mark in (SOURCE, SINK):
             if mark == grown:
-                net.queue[:n_pierced] = pierced[:n_pierced]
+                copy_to(net.queue, 0, pierced[:n_pierced])
                 spread(graph, net, front, mark, n_pierced)
             elif joined:
                 spread(graph, net, front, mark, start_anew(net, front, corridor.vertices, mark))

@@ -31,7 +31,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.kernels import constant, inlined, njit
 from lb_mpi.partitioning.coarsen import SHRINK, Csr, Flags, cluster, contract
-from lb_mpi.partitioning.compiled import State, make_heap, pop, put
+from lb_mpi.partitioning.compiled import State, copy_to, make_heap, pop, put
 from lb_mpi.partitioning.flow import refine_by_flow
 from lb_mpi.partitioning.refine import LATEST, find_connections, find_parts, move, refine
 
@@ -339,7 +339,7 @@ def two_way(pair: Pair, give: float, slack: Floats, state: State) -> Ints:
     heavy = 2.0 * (costs.sum() + abs(give) + slack.sum())  # no bound has room for a fixed vertex
     for v in range(len(side)):
         bounds[side[v]] += costs[v]
-    costs[:2] += heavy
+    costs[0], costs[1] = costs[0] + heavy, costs[1] + heavy
     bounds[0] += heavy - give
     bounds[1] += heavy + give
     give_work(graph, side, bounds)
@@ -357,7 +357,7 @@ def lightened(graph: Csr, side: Ints, tied: Flags, bounds: Floats, state: State)
     largest = LARGEST * graph.vertex_weights[2:].sum() / COARSEST
     while len(side) > COARSEST:
         block = side.copy()
-        block[:2] = 2, 3  # the fixed vertices stay alone, and the first two
+        block[0], block[1] = 2, 3  # the fixed vertices stay alone, and the first two
         group, count = cluster(graphs[-1], largest, block, state, WITHOUT_MATCHING)
         if count > SHRINK * len(side):
             break
@@ -405,13 +405,13 @@ def ask(home: Home, layers: int, work: float, room: float) -> tuple[Ints, Ints]:
     message = np.empty(3 + len(sent) + 4 * m + 1 + 3 * nnz, np.int64)
     message[0], message[1] = len(sent), m
     message[2:3].view(np.float64)[0] = room
-    message[3 : 3 + len(sent)] = home.labels[sent]
+    copy_to(message, 3, home.labels[sent])
     at = 3 + len(sent)
     for whole in (rows.numbers, rows.sides, rows.indptr, rows.heads, rows.kinds):
-        message[at : at + len(whole)] = whole
+        copy_to(message, at, whole)
         at += len(whole)
     for real in (rows.costs, rows.weights):
-        message[at : at + len(real)].view(np.float64)[:] = real
+        copy_to(message[at : at + len(real)].view(np.float64), 0, real)
         at += len(real)
     return found, message
 
@@ -441,7 +441,7 @@ def answer(
     """
     _, outer, numbers, labels, rank, other, start, stop, sent = home
     low, high = min(rank, other), max(rank, other)
-    labels[start:stop] = message[3 : 3 + message[0]]
+    copy_to(labels, start, message[3 : 3 + message[0]])
     found, mine = zone(home, layers, AHEAD * give)
     theirs = zone_in(message)
     settle(theirs, numbers[: len(outer)], labels, low, high)
@@ -458,7 +458,8 @@ def answer(
     left = math.copysign(max(0.0, abs(give) - math.copysign(1.0, give) * given - rooms[int(give < 0.0)]), give)
     m = len(theirs.numbers)
     reply = np.empty(2 + m + len(sent), np.int64)
-    reply[:2].view(np.float64)[:] = np.array([-given, -left])
+    amounts = reply[:2].view(np.float64)
+    amounts[0], amounts[1] = -given, -left
     for k in range(len(found)):
         labels[found[k]] = high if side[first + k] else low
     for k in range(m):
@@ -466,7 +467,7 @@ def answer(
         place = find(numbers[start:stop], theirs.numbers[k])
         if place >= 0:
             labels[start + place] = reply[2 + k]
-    reply[2 + m :] = labels[sent]
+    copy_to(reply, 2 + m, labels[sent])
     return reply, given, left
 
 
