@@ -10,8 +10,6 @@ Balance ("auto") when the time that it is expected to save until the next opport
 - "After" is the balanced time.  The fraction of the expected savings that has come true is expected of the next saving
   too.  So a balance that indivisible items rule out is not tried in every call, but is tried again some time.
 - The cost is that of the last balancing, as measured: the time to decide, and to move rows in each call.
-- What else a balancing would save in each call, as a lighter cut of a graph does, counts in the same way.  Once it has paid
-  for a balancing, this one comes even where the imbalance is within the tolerance.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ class BalanceReason(IntEnum):
     TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
     FIRST = 18, "rows stay at home: in the first calls, the ranks have hardly been uneven"
     UNDONE = 16, "undone: the last move has made the steps slower", True
-    BROKEN = 17, "plan unchanged: the last moves have not saved what was expected of them"
+    IN_VAIN = 17, "plan unchanged: the last moves were in vain"
 
 
 class Decision(NamedTuple):
@@ -172,11 +170,10 @@ class Trigger:
 
     def decide(
         self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None,
-        cut_s: float = 0.0,
     ) -> Decision:  # fmt: skip
         """Decide from the imbalance (NaN: unknown) and seconds per call: slowest rank, balanced, added by moving rows.
 
-        `cost_s`: cost of the balancing; None: as measured for the last one.  `cut_s`: seconds per call lost by a heavy cut.
+        `cost_s`: cost of the balancing; None: as measured for the last one.
         """
         if self.skip():
             return Decision(BalanceReason.LATER)
@@ -192,21 +189,16 @@ class Trigger:
                 return Decision(BalanceReason.BOUND, gain_s)
             return Decision(BalanceReason.BELOW, gain_s, MOST_QUICK)
         level = imbalance <= self.tolerance
-        if level and not cut_s:
+        if level:
             return Decision(BalanceReason.WITHIN, gain_s, MOST_QUICK)
-        gain_s = cut_s * self.every + (0.0 if level else gain_s)
         cost_s = self.cost_s if cost_s is None else cost_s
         left_s = self.caution * cost_s - self.lost_s
-        if not level:
-            self._saving_s = 0.0
+        self._saving_s = 0.0
         if gain_s <= left_s:
             self.lost_s += gain_s
             self._losing_s = gain_s
             n_quick = int(min(left_s / gain_s - 1.0, MOST_QUICK)) if gain_s else MOST_QUICK
-            return Decision(BalanceReason.WITHIN if level else BalanceReason.NO_GAIN, gain_s, n_quick)
-        if level:
-            self.lost_s = 0.0
-            return Decision(BalanceReason.CUT, gain_s)
+            return Decision(BalanceReason.NO_GAIN, gain_s, n_quick)
         if self._saved_s > 0.0:
             least = min(1.0, max(CAREFUL, cost_s / self._saved_s))
             self.caution = KEEP * self.caution + (1.0 - KEEP) * least

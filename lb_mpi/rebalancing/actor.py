@@ -297,8 +297,8 @@ class Rebalancing(Story[None]):
             self.outcome = self.outcome._replace(failed=True)
             return
         trigger.paid(spent_s)
-        if decided.undo is not None:  # as measured, not as expected
-            before_s, after_s = max(before_s, decided.undo.before_s), decided.undo.before_s
+        if decided.undo_s is not None:  # as measured, not as expected
+            before_s, after_s = max(before_s, decided.undo_s), decided.undo_s
         reason, old = decided.decision.reason, self.outcome
         if not is_better(reason, before_s, after_s, (1.0 + imbalance) * decided.mean_s):
             self.outcome = old._replace(before_s=before_s, after_s=before_s)

@@ -33,10 +33,11 @@ HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, unti
 HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move pays after fifty times its cost
 LIGHTER = 0.97  # times the cut before: such a move has made it lighter, and the next one may, too
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
-KEPT = 0.5  # of the saving that was expected of a move: less is a broken promise
-PAUSE = 64  # opportunities after broken promises
-PROGRESS = 0.05  # of the time of a step: a move that saves as much is good, whatever was expected
 LEAST_PART = 0.125  # of the imbalance, that a move is to take away
+PAUSE = 64  # opportunities after moves in vain
+MOST_MEMORY = 64  # times the usual number of calls of which the speeds of ranks are the median
+STILL = 0.5  # of the saving of new parts: others that save less no longer fit
+MOST_SAVED = 8.0  # times the cost of a move, that count of what earlier ones have saved: changes may become shorter
 NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
 LEAST_CORE = 0.1  # of its time, that a rank counts as having a core
 MOST_INTERVAL = 64  # calls from one opportunity to the next
@@ -75,7 +76,9 @@ class Maxima(NamedTuple):
     free_s: float  # of these, with a core
     minus_call_s: float  # seconds of an opportunity at which nothing moves
     grown_s: float  # seconds that it needs, if it got vertices in the last move
-    expected_s: float  # seconds that it would need at the speed that was expected when vertices moved
+    home_s: float  # seconds that it would need, at its latest speed, for its load before the first move
+    now_s: float  # and for that of now
+    planned_s: float  # and for that after a move which is being considered
 
 
 class GraphTotals(NamedTuple):
@@ -104,21 +107,22 @@ class GraphTotals(NamedTuple):
 
 def report(
     mine: RankLoad, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
-    expected: float = math.nan,
+    latest: float = math.nan, home: float = math.nan, planned: float = math.nan,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
 
-    `call_s`: seconds of an opportunity without a move; `grown`: it got vertices in the last move;
-    `expected`: the speed that was expected then; NaN: there was no move.
+    `call_s`: seconds of an opportunity without a move; `grown`: it got vertices in the last move; `latest`: its speed in the
+    last calls; `home`: its load before the first move; `planned`: after one that is being considered; NaN: unknown, none.
     """
     timed = not math.isnan(mine.speed)
     speed = mine.speed if timed else 0.0
     has_core = max(1.0 - mine.queued_s / mine.own_s, LEAST_CORE) if mine.own_s > 0.0 else 1.0  # of its time
     seconds = mine.load / speed if timed else 0.0
     sums = LoadSums(mine.load, speed, speed / has_core, mine.queued_s, mine.own_s, timed)
+    now = [seconds if math.isnan(load / latest) else load / latest for load in (home, mine.load, planned)]
     most = Maxima(
         failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
-        -call_s, seconds * grown, seconds if math.isnan(expected) else mine.load / expected,
+        -call_s, now[1] * grown, *now,
     )  # fmt: skip
     return Reduction(sums, np.array(most, dtype=float))
 
@@ -133,7 +137,7 @@ def totals_from(loads: Floats, speeds: Floats) -> GraphTotals:
     seconds = float((loads / speeds).max())
     sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
     most = float(loads.max()), float(speeds.max())
-    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, 0.0, 0.0, seconds))
+    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, 0.0, 0.0, *[seconds] * 3))
 
 
 class RebalanceDecision(NamedTuple):
@@ -145,7 +149,7 @@ class RebalanceDecision(NamedTuple):
     mean_speed: float = math.nan
     cost_s: float = math.nan  # expected cost of a move
     lost_s: float = math.nan  # so far, by not moving
-    undo: Promise | None = None  # of the last move, which is to be undone
+    undo_s: float | None = None  # of the slowest rank before the last move, which is to be undone
 
     @property
     def act(self) -> bool:
@@ -153,61 +157,91 @@ class RebalanceDecision(NamedTuple):
         return self.decision.reason.acts and self.before > 0.0
 
 
-class Promise(NamedTuple):
-    """Seconds of the slowest rank: before a move, and as expected after it."""
-
-    before_s: float
-    after_s: float
-
-
 class Promises:
     """The moves of a plan, compared with what was measured after them, the same on all ranks.
 
     Costs and speeds are estimates, and may be wrong: if no costs are given, a rank with expensive vertices looks slow.  So a
-    move counts by what is measured after it:
-    - It is undone if a rank that got vertices now needs longer than the slowest rank before it.
-    - If it has saved less than half of what was expected, and less than 5 % of the step, the next one takes away half as
-      much of the imbalance as this one.
-    - After two such moves in a row, also counting those for which no better parts were found, nothing moves until the time
-      of the slowest rank changes, or for 64 opportunities, then 128, ...
+    move is undone if a rank that got vertices now needs longer than the slowest rank before it.  After one that was in vain,
+    as also one for which no better parts were found, the next one takes away half as much of the imbalance.  After two in a
+    row, nothing moves until the time of the slowest rank changes, or for 64 opportunities, then 128, ...
     """
 
     def __init__(self) -> None:
         self.part = 1.0  # of the imbalance, that the next move is to take away
-        self._made: Promise | None = None  # by the last move, not yet compared
-        self._broken = 0  # in a row
+        self._before_s: float | None = None  # of the slowest rank before the last move, not yet compared
+        self._in_vain = 0  # in a row
         self._pause = 0  # opportunities until the next move
         self._paused_s = 0.0  # of the slowest rank when the pause began
 
-    def make(self, promise: Promise) -> None:
-        """Record what a move promises."""
-        self._made = promise
+    def make(self, before_s: float) -> None:
+        """Record a move, before which the slowest rank needed this time: it promises to be faster."""
+        self._before_s = before_s
 
     def breach(self, slowest_s: float) -> None:
-        """Record a move that has not saved what it had promised, or that no better parts were found."""
-        self._broken += 1
+        """Record a move that was undone, or that no better parts were found."""
+        self._in_vain += 1
         self.part = max(0.5 * self.part, LEAST_PART)
-        self._pause, self._paused_s = PAUSE << min(self._broken - 2, 4) if self._broken > 1 else 0, slowest_s
+        self._pause, self._paused_s = PAUSE << min(self._in_vain - 2, 4) if self._in_vain > 1 else 0, slowest_s
 
-    def compare(self, most: Maxima) -> Promise | None:
-        """Compare the last move with what is measured now; return its promise if it is to be undone."""
-        made, self._made = self._made, None
-        if made is None:
+    def compare(self, grown_s: float) -> float | None:
+        """Compare the last move with what ranks need that got vertices; return the time before, if it is to be undone."""
+        before_s, self._before_s = self._before_s, None
+        if before_s is None:
             return None
-        missing_s = most.seconds - most.expected_s
-        if missing_s <= (1.0 - KEPT) * (made.before_s - made.after_s) or most.seconds < (1.0 - PROGRESS) * made.before_s:
-            self._broken, self.part = 0, min(1.0, 2.0 * self.part)
-            return None
-        undo = most.grown_s > made.before_s * (1.0 + NOISE)
-        self.breach(made.before_s if undo else most.seconds)
-        return made if undo else None
+        if grown_s > before_s * (1.0 + NOISE):
+            self.breach(before_s)
+            return before_s
+        self._in_vain, self.part = 0, min(1.0, 2.0 * self.part)
+        return None
 
     def forbid(self, slowest_s: float) -> bool:
         """Return whether a move has to wait."""
         if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:
-            self._broken, self._pause, self.part = 0, 0, 1.0
+            self._in_vain, self._pause, self.part = 0, 0, 1.0
         self._pause = max(0, self._pause - 1)
         return self._pause > 0
+
+
+class Payback:
+    """The rule that a move has to pay, with "auto", by what is measured; the same on all ranks.
+
+    At each opportunity, the ranks measure what a step would take at their latest speeds with parts that they don't have:
+    those that fitted when the imbalance began, and the first ones.  So they know
+    - what would have been saved if they had moved at once.  Once that is more than the cost of the last move, they move.  It
+      begins anew when those parts save less than half of what new ones would: the speeds have changed again.
+    - what all moves so far have saved, less their costs.  If that is negative at the next move, changes were too short: from
+      then on, the speed of a rank is the median of twice as many calls; of half as many, where moves have paid.
+    """
+
+    def __init__(self) -> None:
+        self.memory = 1  # times the usual number of calls of which the speeds of ranks are the median
+        self.lost_s = 0.0  # by not moving at once
+        self.considered = False  # a move
+        self._saved_s = 0.0  # by all moves, less their costs
+
+    def measure(self, most: Maxima, calls: int, level_s: float) -> None:
+        """Record the steps since the last opportunity; one would take `level_s` if all ranks were level."""
+        self._saved_s += calls * (most.home_s - most.now_s)
+        self.lost_s += calls * (most.now_s - most.planned_s)
+        if most.now_s - most.planned_s < STILL * (most.now_s - level_s):
+            self.forget()
+
+    def forget(self) -> None:
+        """Consider no move."""
+        self.considered, self.lost_s = False, 0.0
+
+    def pays(self, gain_s: float, cost_s: float) -> bool:
+        """Return whether to move; `gain_s`: the saving until the next opportunity."""
+        if self.lost_s + gain_s <= cost_s:
+            self.considered = True
+            return False
+        if self._saved_s < 0.0:
+            self.memory = min(2 * self.memory, MOST_MEMORY)
+        elif self._saved_s > cost_s:
+            self.memory = max(self.memory // 2, 1)
+        self._saved_s = min(max(self._saved_s, -MOST_SAVED * cost_s), MOST_SAVED * cost_s) - cost_s
+        self.forget()
+        return True
 
 
 class Opportunities:
@@ -222,13 +256,17 @@ class Opportunities:
         self.trigger = trigger or Trigger()
         self._heavy = False  # the cut after the last move, and another one may make it lighter
         self._cut = math.inf  # after the last move
+        self._cut_s = 0.0  # lost by it since then
         self.promises = Promises()
+        self.payback = Payback()
+        self._calls = 0  # since the last opportunity
         self.before = math.nan  # imbalance at the last one
         self._calls_s = deque[float](maxlen=USUAL)  # seconds of this rank's last ones at which nothing moved
         self._skipped = 0  # calls until the next one
 
     def skips(self) -> bool:
         """Begin a call; return True if it is no opportunity."""
+        self._calls += 1
         if not self._skipped and self.trigger.due:
             return False
         self._skipped = max(0, self._skipped - 1)
@@ -250,6 +288,7 @@ class Opportunities:
             self._skipped = 1
         helps = reason is not BalanceReason.CUT or cut < LIGHTER * self._cut
         self._heavy, self._cut = cut > HEAVY * self.first_cut and helps, cut
+        self._cut_s = 0.0
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide at this opportunity, and when the next one comes; `size`: the number of ranks."""
@@ -273,14 +312,17 @@ class Opportunities:
             speed, free = speed * missing, free * missing
             mean_s, mean_speed = load / speed, speed / size
             before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
+            self.payback.measure(totals.most, self._calls, mean_s)
+            self._calls = 0
             if trigger.when != "always":
-                if undo := self.promises.compare(totals.most):
+                undo_s = self.promises.compare(totals.most.grown_s)
+                if undo_s is not None:
                     trigger.skip()
-                    return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo=undo)
+                    return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo_s=undo_s)
                 bound = trigger.tolerance if isinstance(trigger.when, str) else trigger.when
                 if self.promises.forbid(slowest_s) and before > bound:
                     trigger.skip()
-                    return RebalanceDecision(Decision(BalanceReason.BROKEN), before, mean_s, mean_speed)
+                    return RebalanceDecision(Decision(BalanceReason.IN_VAIN), before, mean_s, mean_speed)
         if trigger.when == "auto" and own_s > 0.0 and free > 0.0:
             share, free_s = queued_s / own_s, totals.most.free_s
             # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
@@ -288,6 +330,25 @@ class Opportunities:
                 trigger.skip()
                 return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
         cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
+        if trigger.when != "auto" or math.isnan(before):
+            return RebalanceDecision(trigger.decide(before, slowest_s, mean_s), before, mean_s, mean_speed, cost_s)
+        trigger.skip()
         cut_s = HEAVY_PART * slowest_s * self._heavy
-        decision = trigger.decide(before, slowest_s, mean_s, cost_s=cost_s, cut_s=cut_s)
-        return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, trigger.lost_s)
+        decision = self._auto(before, slowest_s - mean_s, cut_s, cost_s)
+        return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, self.payback.lost_s)
+
+    def _auto(self, before: float, saving_s: float, cut_s: float, cost_s: float) -> Decision:
+        """Decide with "auto"; `cut_s`: seconds that a step loses by a heavy cut."""
+        payback, every = self.payback, self.trigger.every
+        if before <= self.trigger.tolerance:
+            payback.forget()
+            self._cut_s += every * cut_s
+            if self._cut_s > cost_s:
+                self._cut_s = 0.0
+                return Decision(BalanceReason.CUT)
+            return Decision(BalanceReason.WITHIN)
+        gain_s = saving_s * every
+        if payback.pays(gain_s, cost_s):
+            return Decision(BalanceReason.GAIN, gain_s)
+        due = (cost_s - payback.lost_s) / gain_s - 1.0
+        return Decision(BalanceReason.NO_GAIN, gain_s, int(min(due, MOST_INTERVAL)))

@@ -159,7 +159,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_
         assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
         assert SIZE == 1 or BalanceReason.CUT.words in reasons or "plan unchanged: no lighter cut was found" in reasons
         assert not opportunities._heavy
-        assert opportunities.promises.part == 1.0  # that no lighter cut was found breaks no promise
+        assert opportunities.promises._in_vain == 0  # not those that found no lighter cut
 
 
 def virtual(plan, seconds, steps, **options):
@@ -192,7 +192,7 @@ def test_moves_come_to_rest_and_never_make_steps_slower(name, given):
         assert all(call.imbalance_after < call.imbalance_before for call in plan.history if call.acted)
         assert slowest[-1] <= slowest[0]
         assert sum(slowest) < 60 * slowest[0]
-        assert len(moves) < 15
+        assert len(moves) < 20
         check(plan, parse(graph))
         if given == 1.0:
             assert max(moves) <= 15
@@ -255,7 +255,8 @@ def test_what_vertices_that_came_need_longer_than_expected_is_their_cost(owners,
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
     np.testing.assert_allclose(balance.costs, costs)
-    assert (balance.speed, balance.load / balance.expected) == pytest.approx((1.0, len(owners)))  # so long was expected
+    assert balance.speed == pytest.approx(1.0)
+    assert balance.home == pytest.approx(4.0 * balance.load / len(owners))  # takes as long as before
     move(balance, np.zeros(4), BalanceReason.UNDONE, cost=2.0)  # as is known by now
     assert balance.speed == pytest.approx(2.0)
 
@@ -270,7 +271,7 @@ def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone():
 def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured():
     balance = after_a_move(1.0, 4, [0, 0, 1, 1])
     balance.given(np.full(4, 10.0))
-    assert (balance._speeds.usual(), balance.load / balance.expected) == pytest.approx((10.0, 4.0))  # in the new unit
+    assert (balance._speeds.usual(), balance.home) == pytest.approx((10.0, 40.0))  # in the new unit
     for own_s in (0.0, 9.0, 18.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)

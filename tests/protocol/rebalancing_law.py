@@ -19,7 +19,6 @@ from lb_mpi.rebalancing.actor import Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
     GraphTotals,
     Opportunities,
-    Promise,
     RankLoad,
     RebalanceDecision,
     report,
@@ -64,8 +63,7 @@ class Case(NamedTuple):
         totals = self.totals
         decided = Opportunities(trigger=Trigger(when)).decide(totals, self.size)
         if self.origin is not None:
-            promise = Promise(0.5 * totals.most.seconds, 0.4 * totals.most.seconds)
-            decided = decided._replace(decision=Decision(BalanceReason.UNDONE), undo=promise)
+            decided = decided._replace(decision=Decision(BalanceReason.UNDONE), undo_s=0.5 * totals.most.seconds)
         return totals, decided
 
     def actors(self, when: Any = "always") -> list[Any]:

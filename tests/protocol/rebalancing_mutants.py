@@ -54,12 +54,11 @@ MUTANTS = [
     (actor, "may_cut", "reason is not BalanceReason.CUT or new < old", "True"),
     (actor, "Rebalancing._commit", "(self.mine.load, float(self.built.costs.sum()))", "2 * (float(self.built.costs.sum()),)"),
     (actor, "Rebalancing.__init__", "{*undo.owners.tolist(), *undo.ranks} - {rank}", "{*undo.owners.tolist()} - {rank}"),  # one end only
-    (deciding, "Promises.breach", "self._broken += 1", "pass"),  # a failed promise is forgotten
+    (deciding, "Promises.breach", "self._in_vain += 1", "pass"),  # a failed promise is forgotten
+    (deciding, "Promises.compare", "grown_s > before_s * (1.0 + NOISE)", "False"),  # never undone
+    (deciding, "Opportunities._decided", "compare(totals.most.grown_s)", "compare(totals.most.seconds)"),  # for another rank's slowness
     (deciding, "Promises.breach", "self.part = max(0.5 * self.part, LEAST_PART)", "pass"),
-    (deciding, "Promises.compare", "if missing_s <=", "if True or missing_s <="),
-    (deciding, "Promises.compare", "most.seconds < (1.0 - PROGRESS) * made.before_s", "False"),
-    (deciding, "Promises.compare", "most.grown_s > made.before_s * (1.0 + NOISE)", "False"),  # never undone
-    (deciding, "Promises.compare", "most.grown_s > made", "most.seconds > made"),  # undone for another rank's slowness
+    (deciding, "Promises.compare", "        self._in_vain, self.part = 0, min(1.0, 2.0 * self.part)\n", ""),
     (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),
     # the sums
     (deciding, "Opportunities._decided", "missing = size / n_timed", "missing = 1.0"),

@@ -293,8 +293,8 @@ class HaloPlan:
             move with their vertices.  What they do not explain counts as the speed of the rank, but if no costs were given,
             and vertices have just moved, as the costs of these.  Costs of a call between two opportunities are kept
             unchecked, and used at the next opportunity if that call has none.
-        when : when vertices move.  "auto": if the time that this is expected to save until the next opportunity, with
-            what earlier opportunities would have saved, exceeds its cost, which is that of the last move; "always": at every
+        when : when vertices move.  "auto": once it would have saved, had it been made when the imbalance began, what
+            the last move cost; where moves have not paid, a change has to last longer until it counts; "always": at every
             opportunity; a number above 0: if the imbalance is above this bound.
         every : number of calls, >= 1, from one opportunity to the next.  With "auto", opportunities may be rarer if they
             cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`: a new
@@ -303,19 +303,18 @@ class HaloPlan:
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
 
-        In any case, vertices move only if the slowest rank is expected to become faster.  Except with "always", what the
-        next two steps need is compared with that: a move that has made them slower is undone.  After two moves in a row that
-        have saved less than half of what was expected, and less than 5 % of a step, nothing moves for 64 opportunities, or
-        until the time of the slowest rank changes by 25 %.
+        In any case, vertices move only if the slowest rank is expected to become faster.  Except with "always", a move that
+        has made the next two steps slower is undone.  After two in a row that were undone, or for which no better parts were
+        found, nothing moves for 64 opportunities, or until the time of the slowest rank changes by 25 %.
 
         Returns a tuple of the values, in the order of `plan.vertices`: new arrays with the same order in memory, new
         matrices, new lists; the same objects if this rank keeps its vertices.
 
         The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
-        `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The
-        median of the last five calls is used, or the last one alone if two in a row differ from it by 25 %.  The time
-        before the first call does not count, since functions may have been compiled in it.  A rank keeps at least one
-        vertex.
+        `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The median of the
+        last five calls is used (of 10, 20, ... 320, where moves have not paid), or the last one alone if two in a row differ
+        from it by 25 %.  The time before the first call does not count, as functions may have been compiled in it.  A rank
+        keeps at least one vertex.
 
         Raises, at an opportunity, ValueError or TypeError on every rank if an argument is wrong on any rank or differs, and
         BalanceError on every rank if `pack` or `unpack` fails on any rank (but what is no Exception, such as SystemExit or

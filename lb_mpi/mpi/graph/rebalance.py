@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import statistics
 import struct
 import time
 import zlib
@@ -22,7 +23,7 @@ from lb_mpi.columns import Chunk, Reader, chunks_of, packed
 from lb_mpi.distributing.halo import GraphPart, Piece
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.knowledge import LEAST, MeasuredSpeeds
+from lb_mpi.knowledge import LEAST, USUAL, MeasuredSpeeds
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
@@ -37,10 +38,11 @@ from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.graph.values import Rows, Values
 from lb_mpi.rebalancing.actor import RebalanceOutcome, Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
+    MOST_MEMORY,
     GraphTotals,
     Opportunities,
-    Promise,
     RankLoad,
+    RebalanceDecision,
     report,
     totals_of,
 )
@@ -52,6 +54,7 @@ from lb_mpi.record.record import Record
 
 NAME = "plan.rebalance"  # of the call
 MOST_LEARNED = 8.0  # times an estimate of a cost
+MOST_FICKLE = 2  # as `Payback.memory`: where speeds change more often, nothing is learned of costs
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 _HEADER = struct.Struct("<qqqd")  # kind, vertices or arrays (-1: the sender has failed), entries of their rows, number
 _BROKEN = -1
@@ -113,6 +116,7 @@ class PlanBalance:
         self.history = rebalances()
         self.set_costs(costs)  # at first the weights of the vertices
         self._speeds = MeasuredSpeeds()
+        self._all = deque[float](maxlen=USUAL * MOST_MEMORY)  # speeds of all calls, also before moves
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self._queued_s = self._own_s = 0.0  # since the last opportunity
         self.loads_kernels = False  # this plan moves vertices by them, and has not loaded them yet
@@ -121,9 +125,11 @@ class PlanBalance:
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.opportunities = Opportunities(first_cut)
         self.undo: Undo | None = None  # how the last move is undone
-        self.expected = math.nan  # speed of this rank, when vertices moved last
         self.grown = False  # this rank got vertices in it
         self._earlier, self._earlier_load = MeasuredSpeeds(), 1.0  # speeds and load before it
+        self.home = self.load  # its load with its first vertices
+        self._all_earlier, self._home_earlier = self._all, self.home  # and these
+        self.planned = math.nan  # load after the move that is being considered
         self._learned = True  # what came in it
 
     def measure(self, own_s: float, queued_s: float, load: float) -> None:
@@ -138,12 +144,20 @@ class PlanBalance:
             self._queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
                 self._speeds.add(load / since_s)
+                self._all.append(load / since_s)
         self._before = own_s, queued_s
 
     def report(self) -> RankLoad:
         """Return this rank's load and speed, and the times since the last opportunity, once."""
         queued_s, own_s, self._queued_s, self._own_s = self._queued_s, self._own_s, 0.0, 0.0
         return RankLoad(self.load, self.speed, queued_s, own_s)
+
+    def consider(self, decided: RebalanceDecision) -> None:
+        """Remember the load that this rank would have after a move that is being considered; NaN: none is."""
+        if not self.opportunities.payback.considered:
+            self.planned = math.nan
+        elif math.isnan(self.planned) or not decided.lost_s:
+            self.planned = self.speed * decided.mean_s
 
     def use(self, arguments: Arguments) -> None:
         """Decide by these arguments from now on."""
@@ -153,15 +167,25 @@ class PlanBalance:
     @property
     def speed(self) -> float:
         """Work per second of this rank; NaN: not measured often enough."""
+        memory = self.opportunities.payback.memory
+        if memory == 1 or math.isnan(self.latest):
+            return self.latest
+        return statistics.median([*self._all][-USUAL * memory :])
+
+    @property
+    def latest(self) -> float:
+        """The same in the last calls."""
         return self._speeds.usual(LEAST if self.opportunities.trigger.when == "auto" else 1)
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
         before, self.waiting = self.load, None
         self.set_costs(costs)
-        if not self._given and before > 0.0 and self.load > 0.0:
-            self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
-            self.expected *= self.load / before
+        if before > 0.0 and self.load > 0.0:
+            self.home *= self.load / before
+            if not self._given:
+                self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
+                self._all = deque((speed / before * self.load for speed in self._all), self._all.maxlen)
         self._given = True
 
     def set_costs(self, costs: Floats) -> None:
@@ -189,9 +213,11 @@ class PlanBalance:
     def learn(self, rank: int) -> None:
         """Learn what the vertices cost that came in the last move, or, if none came, those that stayed.
 
-        Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.
+        Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.  But not where
+        speeds change often.
         """
-        if self._learned or self._given or self.undo is None or len(self._speeds) < LEAST:
+        fickle = self.opportunities.payback.memory > MOST_FICKLE
+        if fickle or self._learned or self._given or self.undo is None or len(self._speeds) < LEAST:
             return
         self._learned, expected, now = True, self._speeds[0], self._speeds.usual()
         came = self.undo.owners != rank
@@ -203,7 +229,7 @@ class PlanBalance:
             self.costs[came] *= min(max(1.0 + missing / work, 1.0 / MOST_LEARNED), MOST_LEARNED)
             self.load = float(self.costs.sum())
             self._speeds = MeasuredSpeeds([self.load / before * now] * LEAST)
-            self.expected *= self.load / before  # the time that was expected stays the same
+            self.home *= self.load / before  # the time that it would take stays the same
 
     def moved(self, moved: Moved, outcome: RebalanceOutcome, rank: int) -> None:
         """Record a move; `costs` are still the old ones."""
@@ -214,12 +240,15 @@ class PlanBalance:
             known = load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
             factor = load / self._earlier_load if known else 1.0
             self._speeds = MeasuredSpeeds(speed * factor for speed in self._earlier)
-            self.undo, self.grown, self.expected = None, False, math.nan
+            self._all = deque((speed * factor for speed in self._all_earlier), self._all.maxlen)
+            self.home = self._home_earlier * factor
+            self.undo, self.grown = None, False
             return
-        self.opportunities.promises.make(Promise(outcome.before_s, outcome.after_s))
+        self.opportunities.promises.make(outcome.before_s)
         self.undo, self.grown = Undo(moved.origin, [*moved.given]), bool(np.any(moved.origin != rank))
         self._earlier, self._earlier_load, self._speeds = self._speeds, self.load, self._speeds.moved()
-        self._learned, self.expected = self._given, self._speeds.usual()
+        self._all_earlier, self._home_earlier = self._all.copy(), self.home
+        self._learned = self._given
 
     @property
     def known(self) -> CostsAndSpeeds:
@@ -321,13 +350,14 @@ def rebalance(
             balance.failed(before)
             raise_difference(comm, given.words)
         decided = balance.opportunities.decide(totals, comm.size)
+        balance.consider(decided)
         if not decided.act:
             seconds = time.perf_counter() - began
             balance.opportunities.took(seconds)
             imbalance = decided.before
             balance.history.append(Rebalanced(False, reason_of(decided), imbalance, imbalance, 0, 0, cut, 0, seconds))
             return None
-        promises, undo = balance.opportunities.promises, balance.undo if decided.undo else None
+        promises, undo = balance.opportunities.promises, None if decided.undo_s is None else balance.undo
         left = max(given.arguments.imbalance, (1.0 - promises.part) * decided.before)
         actor = Rebalancing(
             comm.rank, comm.size, part, balance.costs, mine, totals, decided, balance.opportunities.trigger,
@@ -389,7 +419,7 @@ def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Giv
     """Return the sums and maxima of all ranks; collective."""
     numbers = report(
         mine, checksum=given.checksum, failed=given.failed is not None, call_s=balance.opportunities.call_s,
-        grown=balance.grown, expected=balance.expected,
+        grown=balance.grown, latest=balance.latest, home=balance.home, planned=balance.planned,
     )  # fmt: skip
     reducing = Reducing(presence.comm, numbers)
     presence.wait(reducing.done, reducing, name=NAME)
