@@ -217,7 +217,7 @@ def to_blocks(rank: int, index: Ints, bounds: Ints, arrays: Arrays) -> Exchanges
     first = float(wrong[0] + bounds[rank]) if len(wrong) else math.inf
     number = -(yield from reduce(maxima=[-first])).maxima[0]
     if number < math.inf:
-        all_times = (yield from reduce([int(times[wrong[0]]) if first == number else 0])).sums[0]
+        all_times = int((yield from reduce([times[wrong[0]] if first == number else 0])).sums[0])
         raise ValueError(f"index: row {number:.0f} occurs {all_times} times on all ranks together: expected once")
     blocks = {}
     for name, array in arrays.items():

@@ -30,6 +30,7 @@ from mpi4py import MPI
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
 from lb_mpi.mpi.common.communicator import ending
+from lb_mpi.mpi.common.failure import cause
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.parcels import Buffer
@@ -191,7 +192,7 @@ class Dispatcher(PoolActor):
         self._answers = deque[tuple[int, RankTasks, float, list[Outcome]]]()  # (rank, its work, own seconds, results)
         self._unresolved = deque[Resolve]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
-        self._failure: BaseException | None = None  # by which the ranks could not be closed
+        self.failure: BaseException | None = None  # by which the ranks could not be closed
         self._stop: BaseException | None = None  # Ctrl-C, or an error of the thread that runs the root's tasks
         self.thread = threading.Thread(target=self._dispatch, name="lb_mpi.Executor")
         self._own = OwnTasks(ranks, self._receive_own, self._stops)
@@ -249,8 +250,8 @@ class Dispatcher(PoolActor):
             self.changed.wait_for(lambda: self.over or given.queue not in self._open)
         if self.over:
             self.thread.join()
-            if (failure := self._failure) is not None:
-                self._failure = None
+            if (failure := self.failure) is not None:
+                self.failure = None
                 raise failure
 
     def interrupt(self) -> None:
@@ -318,7 +319,7 @@ class Dispatcher(PoolActor):
             if self._closes:
                 ranks.close()
         except BaseException as error:
-            self._failure = error
+            self.failure = error
         dispatchers.remove(self)  # now that this thread calls MPI no more
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
@@ -597,6 +598,8 @@ _late: list[threading.Thread] = []  # in tasks that go on after a failure or Ctr
 def _end_executors() -> None:
     for one in [*dispatchers]:
         one.end()
+        if one.failure is not None:  # nobody is there to raise it
+            write_error(f"lb_mpi.Executor: {cause(one.failure)}\n")
 
 
 ending.append(_end_executors)
