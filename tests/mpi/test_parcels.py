@@ -5,7 +5,8 @@ import pytest
 from mpi4py import MPI
 
 from lb_mpi.mpi.common.collective import SLOT_BYTES, allgather, bcast, gather
-from lb_mpi.mpi.common.parcels import POLL_BYTES, UNIT_BYTES, Parcels
+from lb_mpi.mpi.common.parcels import POLL_BYTES, UNIT_BYTES, Parcels, as_units
+from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Nap
 from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 
@@ -45,6 +46,25 @@ def test_messages_that_no_rank_receives_are_drained():
         parcels.send((RANK + 1) % SIZE, 7, contents(RANK, 0, number))
     parcels.drain()
     assert not parcels.under_way
+    own.Free()
+
+
+def test_a_parcel_that_is_arriving_is_awaited_for_a_while(monkeypatch):
+    own, naps = COMM.Dup(), []
+    parcels, content = Parcels(own, 7), contents(RANK, RANK, 2)
+    announced = own.Isend(np.array([content.nbytes]), RANK, 7)
+    assert parcels.receive() == parcels.awaited(0.0) == []
+    assert parcels.under_way
+
+    def sleep(_nap, at_most):
+        naps.append(own.Isend(as_units(content), RANK, Tag.ANNOUNCED) if len(naps) == 2 else at_most)
+
+    monkeypatch.setattr(Nap, "sleep", sleep)
+    ((source, tag, buffer),) = parcels.awaited(10.0)
+    assert (source, tag, len(naps) > 2, parcels.under_way) == (RANK, 7, True, False)
+    np.testing.assert_array_equal(buffer, content)
+    assert parcels.awaited(10.0) == []  # nothing is arriving
+    MPI.Request.Waitall([announced, naps[2]])
     own.Free()
 
 

@@ -122,6 +122,17 @@ class Parcels:
         self._received += len(arrived)
         return arrived
 
+    def awaited(self, within_s: float) -> list[tuple[int, int, Buffer]]:
+        """Return what has arrived, after a wait for a parcel that is arriving: between hosts it needs polls all the time.
+
+        Where computing ranks poll every 50 ms, a parcel of 1 MB arrives in 0.3 s, instead of 0.02.
+        """
+        nap, until, arrived = Nap(LONGEST_S), time.perf_counter() + within_s, list[tuple[int, int, Buffer]]()
+        while self._coming and not arrived and (left_s := until - time.perf_counter()) > 0.0:
+            nap.sleep(left_s)
+            arrived = self.receive()
+        return arrived
+
     def news(self) -> bool:
         """Return True if a parcel may have arrived."""
         return bool(self._coming) or self.comm.Iprobe(MPI.ANY_SOURCE, self.tag)

@@ -70,9 +70,13 @@ class Wire(Parcels):
         _NUMBER.pack_into(buffer.data, _AT, self._round)
         self.send(rank, Tag.LENDING, buffer)
 
-    def arrived(self) -> list[tuple[int, Buffer]]:
-        """Return the parcels of this round that have arrived, as (source, parcel), in order for each source."""
-        arrived, self._early, mine = [*self._early, *self.receive()], [], list[tuple[int, Buffer]]()
+    def arrived(self, *, within_s: float = 0.0) -> list[tuple[int, Buffer]]:
+        """Return the parcels of this round that have arrived, as (source, parcel), in order for each source.
+
+        If none has, but one is arriving, wait for it so long.
+        """
+        arrived = [*self._early, *self.receive()] or self.awaited(within_s)
+        self._early, mine = [], list[tuple[int, Buffer]]()
         for source, tag, buffer in arrived:
             (number,) = _NUMBER.unpack_from(buffer.data, _AT)
             if number == self._round:
@@ -82,6 +86,7 @@ class Wire(Parcels):
         return mine
 
 
+PATIENT_S = 20e-3  # of a rank from which others wait for rows, until results that are arriving are there: then it lends more
 DECISION_S = 1.0  # extra wait after reporting: the decision may still be in transit although another rank has left
 
 
@@ -118,8 +123,9 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
 
         An emulated slow rank ends when it has rested, and so sent its last results.
         """
+        parcels = self._wire.arrived(within_s=PATIENT_S if self._round.dry and self._round.home else 0.0)
         arrived, began = list[Arrival](), time.perf_counter()
-        for source, buffer in self._wire.arrived():
+        for source, buffer in parcels:
             arrived.append(self._read(source, buffer))
         if arrived:
             self._computing.spent_s += time.perf_counter() - began
