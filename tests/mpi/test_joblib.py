@@ -218,19 +218,3 @@ def test_arguments_of_loky():
                 assert {kind for _, kind, _ in found} == {writeable}
 
     in_script(run)
-
-
-def adds(k):
-    return lambda n: n + k
-
-
-@pytest.mark.parametrize("batch_size", ["auto", 1, 4])
-def test_lambdas_are_results_as_with_joblibs_processes(batch_size):
-    pytest.importorskip("cloudpickle")
-
-    def run():
-        with joblib.parallel_config("lb_mpi"):
-            found = joblib.Parallel(batch_size=batch_size)(joblib.delayed(adds)(k) for k in range(4 * SIZE))
-        assert [add(1) for add in found] == [*range(1, 4 * SIZE + 1)]
-
-    in_script(run)

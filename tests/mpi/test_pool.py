@@ -763,11 +763,3 @@ test_queueing_is_no_slowness = rejects(
     check_own_time,
     [(member, "Member.own_s", "ran.work_s + ran.stopped_s", one) for one in ("ran.wall_s", "ran.wall_s + ran.stopped_s")],
 )
-
-
-@pytest.mark.parametrize("to", ["root", "all"])
-def test_lambdas_are_results_if_cloudpickle_is_installed(to):
-    pytest.importorskip("cloudpickle")
-    with lb_mpi.Pool(COMM) as pool:
-        found = pool.map(lambda k: lambda n: n + k, 6 * SIZE, to=to, chunksize=3)
-        assert found is None or [add(1) for add in found] == [*range(1, 6 * SIZE + 1)]

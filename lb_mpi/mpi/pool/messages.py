@@ -12,7 +12,6 @@ import pickle
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -196,7 +195,7 @@ def copied(value: Any) -> Any:
         return value.copy("A")
     buffers: list[pickle.PickleBuffer] = []  # arrays are copied once, not twice
     try:
-        data = by_any(value, EXACT, buffers)
+        data = pickled(pickle, value, EXACT, buffers.append)
     except Exception as error:
         raise unpicklable(value, error) from error
     copies = [(bytes if raw.readonly else bytearray)(raw) for raw in map(pickle.PickleBuffer.raw, buffers)]
@@ -314,22 +313,7 @@ def dumps(
 
 def exact(value: Any) -> bytes:
     """Pickle an item or a result."""
-    return by_any(value, None if is_unchanging(value) else EXACT)  # a pickler with reducers costs 10 us
-
-
-def by_any(value: Any, reducers: Reducers | None, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
-    """Pickle a value, by cloudpickle if needed and installed, as of a lambda; add the buffers of its arrays, if wanted."""
-    add = None if buffers is None else buffers.append
-    try:
-        return pickled(pickle, value, reducers, add)
-    except Exception:
-        if buffers is not None:
-            buffers.clear()
-        with suppress(Exception):
-            import cloudpickle
-
-            return pickled(cloudpickle, value, reducers, add)
-        raise
+    return pickled(pickle, value, None if is_unchanging(value) else EXACT)  # a pickler with reducers costs 10 us
 
 
 def pickled(module: Any, value: Any, reducers: Reducers | None, out_of_band: Any = None) -> bytes:

@@ -27,12 +27,12 @@ from lb_mpi.mpi.pool.messages import (
     UNCHANGING,
     Call,
     TaskBatch,
-    by_any,
     copied,
     exact,
     failure_of,
     is_unchanging,
     kept,
+    pickled,
     pickled_error,
     unpicklable,
 )
@@ -176,10 +176,10 @@ def run_tasks(
     packed: Any = values
     if values and not is_root:
         try:
-            packed = by_any(values, None if is_unchanging(values[-1]) else EXACT)
+            packed = pickled(pickle, values, None if is_unchanging(values[-1]) else EXACT)
         except Exception as error:
             failed = unpicklable(values.pop(), error)
-            packed = exact(values)
+            packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
     cpu_s = after.cpu_s - before.cpu_s
     return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, work_s, cpu_s,
                after.stops.seconds - before.stops.seconds, after.others_s - before.others_s)  # fmt: skip
