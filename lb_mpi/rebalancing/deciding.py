@@ -307,7 +307,7 @@ class Opportunities:
         trigger, slowest_s = self.trigger, totals.most.seconds
         load, speed, free, queued_s, own_s, n_timed = totals.sums
         before = mean_s = mean_speed = math.nan
-        if speed > 0.0 and not totals.most.unmeasured:  # a speed below 1e-308 counts as not measured
+        if speed > 0.0 and not totals.most.unmeasured:
             missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
             speed, free = speed * missing, free * missing
             mean_s, mean_speed = load / speed, speed / size

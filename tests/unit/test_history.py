@@ -72,7 +72,7 @@ def test_the_history_of_a_plan_shows_the_last_decision_of_its_line():
         history.append(Rebalanced(False, reason, 0.5, 0.5, 0, 0, 7.0, 0, 0.001))
     first, second = (line.split(maxsplit=9) for line in str(history).splitlines()[1:])
     assert first == ["1-3", "2", "50.0%", "50.0%", "0", "0.00", "7", "0", "3.00", more]
-    assert more.endswith("; the last one took 9 s, and this one would have saved 0.5 s so far")
+    assert more.endswith("; a move takes about 9 s, and this one would have saved 0.5 s so far")
     assert (second[0], second[-1]) == ("4", "why not")
 
 

@@ -210,7 +210,8 @@ def awaited(rank: int, size: int, name: str, waited_s: float, answers: dict[int,
         said.append(f"{named_ranks(working)} {_are(working)} at work")
     if compiling:
         said.append(f"{named_ranks(compiling)} {_are(compiling)} compiling kernels (first run only)")
-    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or 'all other ranks are waiting'}"
+    all_wait = "all other ranks are waiting, too: expected calls of the same objects in the same order"
+    return f"rank {rank} has waited for {waited_s:.0f} s in {name}: {'; '.join(said) or all_wait}"
 
 
 def _are(ranks: list[int]) -> str:

@@ -179,7 +179,7 @@ def run_tasks(
             packed = pickled(pickle, values, None if is_unchanging(values[-1]) else EXACT)
         except Exception as error:
             failed = unpicklable(values.pop(), error)
-            packed = pickle.dumps(values, pickle.HIGHEST_PROTOCOL)
+            packed = exact(values)
     cpu_s = after.cpu_s - before.cpu_s
     return Ran(len(values), packed, failed, before.wall_s, after.wall_s - before.wall_s, work_s, cpu_s,
                after.stops.seconds - before.stops.seconds, after.others_s - before.others_s)  # fmt: skip
