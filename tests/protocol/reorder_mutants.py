@@ -48,6 +48,6 @@ MUTANTS = [
     ("to_blocks", "float(wrong[0] + bounds[rank])", "float(wrong[0])"),
     ("to_blocks", "reduce(maxima=[-first])", "reduce(maxima=[first if len(wrong) else -first])"),  # not the first one
     ("to_blocks", "if first == number else 0", "if len(wrong) else 0"),
-    ("to_blocks", "int(times[wrong[0]])", "int(times[0])"),
+    ("to_blocks", "times[wrong[0]]", "int(times[0])"),
     ("to_blocks", "np.flatnonzero(times != 1)", "np.flatnonzero(times[:-1] != 1)"),
 ]  # fmt: skip
