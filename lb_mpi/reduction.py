@@ -45,7 +45,11 @@ def reduced(everyone: Sequence[Reduction]) -> Reduction:
 
 def added(numbers: Iterable[Sequence[float]]) -> list[float]:
     """Return the n sums of all ranks' n numbers."""
-    return [*map(_sum, zip(*numbers, strict=True))]
+    columns = [*zip(*numbers, strict=True)]
+    try:
+        return [*map(math.fsum, columns)]
+    except OverflowError:  # of one or more
+        return [*map(_sum, columns)]
 
 
 def _sum(numbers: Iterable[float]) -> float:

@@ -184,7 +184,7 @@ OTHERWISE = {  # the words of a door that has a reason
 @pytest.mark.skipif(SIZE > 1, reason="each rank checks its own")
 @pytest.mark.parametrize("name", ARRAY_DOORS)
 def test_a_column_is_the_same_at_every_door(name, tmp_path):
-    """What is none is refused in the same words; a unit, a mask or an index is never lost without a word."""
+    """Each door refuses what is no column in the same words; no unit, mask or index is lost without a word."""
     door, folder = ARRAY_DOORS[name], COMM.bcast(tmp_path)
     for kind, make in {**GOOD, **LISTS, **{kind: make for kind, (make, _, _) in WRONG.items()}}.items():
         _, error, words = WRONG.get(kind, (make, TypeError, TYPE))

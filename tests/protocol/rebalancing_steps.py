@@ -22,7 +22,7 @@ Speeds = Callable[[float], Sequence[float]]  # of the ranks at a time
 
 
 class Run(NamedTuple):
-    """What has come of a run."""
+    """The outcome of a run."""
 
     seconds: float
     moves: list[int]  # the steps after which vertices have moved
