@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from tests.mpi.limits import largest_file
-from tests.mpi.sizes import COMM, RANK, several
+from tests.mpi.sizes import COMM, RANK, SIZE, several
 
 pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
 
@@ -170,3 +170,27 @@ def test_results_beside_one_that_can_t_be_stored_are_kept_for_a_later_run(pool, 
     wrong.clear()
     assert pool.map(run, 40, checkpoint=path, key="run", to="all") == [*range(40)]
     assert not any(9 in some for some in COMM.allgather(ran))
+
+
+def until(condition):
+    """Wait for what another rank does; after 20 s it has not, and the test fails."""
+    end = time.monotonic() + 20.0
+    while not condition() and time.monotonic() < end:
+        time.sleep(1e-3)
+    return condition()
+
+
+@several
+def test_the_result_of_a_long_task_is_stored_while_the_next_one_runs(pool, path):
+    """It waited for the end of that task, with which it was lost if the program was killed."""
+    ran, late = [], []
+
+    def run(k):
+        if RANK and ran and not until(lambda: path.with_suffix(f".{ran[-1]}").exists()):
+            late.append(k)
+        ran.append(k)
+        time.sleep(0.03)
+        return k
+
+    pool.map(run, 6 * SIZE, checkpoint=path, key="run", chunksize=1, callback=lambda k: path.with_suffix(f".{k}").touch())
+    assert not any(COMM.allgather(late))

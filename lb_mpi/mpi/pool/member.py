@@ -51,7 +51,7 @@ from lb_mpi.pooling.scheduler import BATCH_S
 from lb_mpi.pooling.stealer import StealMessage
 from lb_mpi.record.record import OFF
 
-FLUSH_S = 20e-3  # how long results wait for others to be sent along, or written to the checkpoint
+FLUSH_S = 20e-3  # least time between two sends of results, or two writes to the checkpoint; an idle rank doesn't wait
 FLUSH_BYTES = 256 << 10
 UNSENT_BYTES = 64 << 20  # a rank with more bytes under way begins no new tasks
 QUICK_S = 0.1e-3  # polling without sleep, since maps may follow each other; others may use the core
@@ -348,7 +348,7 @@ class Worker(Member):
         super().__init__(ranks, Call(_unknown))
         self._epoch = NO_MAP
         self._frames: list[Frame] = []  # results to send
-        self._bytes, self._since = 0, 0.0
+        self._bytes, self._send_at = 0, 0.0
 
     def begin_map(self, function: Callable[..., Any] | None = None) -> None:
         """Begin the map of the next order; `function`: None uses the one sent by the root."""
@@ -360,7 +360,9 @@ class Worker(Member):
         known, bounds = np.frombuffer(data, np.float64, n), np.frombuffer(data, np.int64, size + 1, 8 * n)
         data = data[8 * (n + size + 1) :]
         self._epoch = start.epoch
-        self.begin(start, known.tolist(), bounds.tolist(), time.perf_counter())
+        began = time.perf_counter()
+        self._send_at = began + FLUSH_S
+        self.begin(start, known.tolist(), bounds.tolist(), began)
         try:
             if start.function_bytes:
                 ranks.functions.store(start.digest, bytes(data[: start.function_bytes]))
@@ -448,8 +450,6 @@ class Worker(Member):
 
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
         """Pass on results, see `Member`, which are pickled; or a failure, with lo == hi."""
-        if not self._frames:
-            self._since = time.perf_counter()
         self._frames.append(Frame(lo, hi, values, seconds))
         self._bytes += len(values)
 
@@ -462,10 +462,10 @@ class Worker(Member):
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """See `Member`."""
-        if not self._frames or not (idle or self._bytes >= FLUSH_BYTES or now > self._since + FLUSH_S):
+        if not self._frames or not (idle or self._bytes >= FLUSH_BYTES or now > self._send_at):
             return []
         parcel = results_parcel(self._epoch, self.done_tasks, self._frames)
-        self._frames, self._bytes = [], 0
+        self._frames, self._bytes, self._send_at = [], 0, now + FLUSH_S
         return [(self.ranks.root, TaskResults(parcel))]
 
 

@@ -186,10 +186,10 @@ class Pool:
         retry_pause : seconds, >= 0, that the rank waits before each retry.
         timeout : seconds, > 0, after which TimeoutError is raised in a task (and in each of its retries), by an alarm
             signal; None: no limit.  Only Python code can be interrupted: C code that does not return to Python goes on.
-        checkpoint : name of a file, on the root, that keeps the results of finished tasks.  A later map of the same
-            function and items, on any number of ranks, runs only the other tasks.  Results must be numbers, text,
-            bytes, arrays, or tuples, lists and dicts of these.  A full disk ends the map with an OSError; if the file is
-            removed, a RuntimeWarning names it.
+        checkpoint : name of a file, on the root, that keeps the results of finished tasks; the root writes them between
+            two tasks of its own.  A later map of the same function and items, on any number of ranks, runs only the
+            other tasks.  Results must be numbers, text, bytes, arrays, or tuples, lists and dicts of these.  A full disk
+            ends the map with an OSError; if the file is removed, a RuntimeWarning names it.
         key : a text that identifies the function in its checkpoint; None: its module and name, so its body may be
             corrected.  A lambda, or a function defined in a function, needs a key; choose another one when its results
             change.
