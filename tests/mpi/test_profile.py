@@ -232,6 +232,14 @@ def test_messages_of_all_kinds(recorder):
             assert ANYBODY in found[call].waited_s, call
 
 
+@several
+def test_the_first_rank_of_a_chain_waits_for_the_next(recorder):
+    """It has nobody before it, and the last one nobody behind."""
+    left, right = (rank if 0 <= rank < SIZE else MPI.PROC_NULL for rank in (RANK - 1, RANK + 1))
+    MPI.COMM_WORLD.sendrecv(RANK, right, source=left)
+    assert recorder.calls.lines[0].waited_s.keys() == {right if RANK == 0 else left}
+
+
 def test_persistent_messages_and_collectives_that_are_begun(recorder):
     world, left, right = MPI.COMM_WORLD, (RANK - 1) % SIZE, (RANK + 1) % SIZE
     out, into, total = np.zeros(3), np.zeros(3), np.zeros(3)

@@ -86,7 +86,7 @@ def test_streams_are_those_of_the_ranks_and_have_a_bound():
     assert calls.stream([0, NOBODY]) is None  # another program
     stream = calls.stream([2, 0])
     assert stream is calls.stream([0, 2])  # a duplicate, or in another order
-    assert [calls.join(stream, TOGETHER, 0, 1, 1, 2) for _ in range(3)] == [0, 1, -1]
+    assert [calls.join(stream, TOGETHER, 0, 1, 2) for _ in range(3)] == [0, 1, -1]
     assert (len(stream), calls.n_lost) == (2, 1)
     assert sum(column.itemsize for column in vars(stream).values() if isinstance(column, array)) * MOST_CALLS < 100e6
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -59,6 +59,10 @@ class Line:
     seconds: float = 0.0  # in the call, including waiting
     waited_s: dict[int, float] = field(default_factory=dict)  # by awaited rank; ANYBODY: for any
 
+    def wait(self, whom: int, seconds: float) -> None:
+        """Count seconds as a wait for a rank."""
+        self.waited_s[whom] = self.waited_s.get(whom, 0.0) + seconds
+
     @property
     def waiting_s(self) -> float:
         """Seconds of waiting, for any rank."""
@@ -68,6 +72,16 @@ class Line:
     def communication_s(self) -> float:
         """Seconds in the call without waiting."""
         return max(0.0, self.seconds - self.waiting_s)  # rounding
+
+
+def merged(lines: Sequence[Line]) -> Line:
+    """Return one line with the sums of these, and the names of the first."""
+    total = replace(lines[0] if lines else Line("", 0, "", ""), calls=0, seconds=0.0, waited_s={})
+    for line in lines:
+        total.calls, total.seconds = total.calls + line.calls, total.seconds + line.seconds
+        for whom, seconds in line.waited_s.items():
+            total.wait(whom, seconds)
+    return total
 
 
 class Stream:
@@ -80,9 +94,9 @@ class Stream:
     def __len__(self) -> int:
         return len(self._calls) // 5
 
-    def add(self, kind: int, posted: int, entered: int, left: int, number: int) -> None:
+    def add(self, kind: int, entered: int, left: int, number: int) -> None:
         """Add a call; see `table`."""
-        self._calls.extend((kind, posted, entered, left, number))
+        self._calls.extend((kind, entered, entered, left, number))
 
     def waited(self, index: int, entered: int, left: int, number: int) -> None:
         """Record the wait, at `number`, for the earlier call `index`."""
@@ -95,6 +109,11 @@ class Stream:
         calls = np.array(self._calls[: 5 * n], dtype=np.int64).reshape(-1, 5).T
         absent = np.array([[ABSENT], *[[time.perf_counter_ns()]] * 3, [0]])
         return np.hstack([calls, np.repeat(absent, n - calls.shape[1], axis=1)])
+
+    def by_root(self, n: int, clocks: Sequence[ClockComparison]) -> Ints:
+        """Return (4, n) of the first n calls: their kinds, and their times by rank 0's clock."""
+        kinds, *times, _ = self.table(n)
+        return np.stack([kinds, *(common(one, clocks) for one in times)])
 
 
 class Calls:
@@ -123,12 +142,7 @@ class Calls:
         line.calls += 1
         line.seconds += 1e-9 * ns
         if whom != NOBODY:
-            self.wait(number, ns, whom)
-
-    def wait(self, number: int, ns: int, whom: int) -> None:
-        """Count `ns` of the calls of line `number` as a wait for rank `whom`."""
-        waited_s = self.lines[number].waited_s
-        waited_s[whom] = waited_s.get(whom, 0.0) + 1e-9 * ns
+            line.wait(whom, 1e-9 * ns)
 
     def stream(self, members: Sequence[int]) -> Stream | None:
         """Return the stream of these ranks; None if there is no other rank, or not all are ranks of this program."""
@@ -139,13 +153,13 @@ class Calls:
             self.streams[key] = Stream(key)
         return self.streams[key]
 
-    def join(self, stream: Stream, kind: int, number: int, posted: int, entered: int, left: int) -> int:
+    def join(self, stream: Stream, kind: int, number: int, entered: int, left: int) -> int:
         """Add this rank's next collective call to a stream; return its index, or -1 if there is no room to keep it."""
         if self._room <= 0:
             self.n_lost += 1
             return -1
         self._room -= 1
-        stream.add(kind, posted, entered, left, number)
+        stream.add(kind, entered, left, number)
         return len(stream) - 1
 
 
@@ -199,19 +213,9 @@ class RankProfile:
     lines: Sequence[Line]
 
     @property
-    def waited_s(self) -> dict[int, float]:
-        """Seconds of waiting by awaited rank."""
-        return _summed(line.waited_s for line in self.lines)
-
-    @property
-    def waiting_s(self) -> float:
-        """Seconds of waiting."""
-        return sum(line.waiting_s for line in self.lines)
-
-    @property
-    def communication_s(self) -> float:
-        """Seconds in MPI without waiting."""
-        return sum(line.communication_s for line in self.lines)
+    def in_mpi(self) -> Line:
+        """All its calls."""
+        return merged(self.lines)
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,9 @@ class Profile:
         """The rank most waited for, and the fraction of the program's time that the others wait for it, on average."""
         waited = dict.fromkeys(range(len(self.ranks)), 0.0)
         for rank in self.ranks:
-            for whom in rank.waited_s.keys() & waited.keys() - {rank.rank}:
-                waited[whom] += rank.waited_s[whom]
+            for whom, seconds in rank.in_mpi.waited_s.items():
+                if whom in waited and whom != rank.rank:
+                    waited[whom] += seconds
         most = max(waited, key=waited.__getitem__)
         return most, waited[most] / (max(self.seconds, 1e-9) * max(1, len(self.ranks) - 1))
 
@@ -254,8 +259,8 @@ class Profile:
         added unchanged: the mean of all ranks.
         """
         speeds = check_speeds(self.speeds, len(self.ranks))
-        communication = np.array([rank.communication_s for rank in self.ranks])
-        return float((self._useful * speeds).sum() / speeds.sum() + communication.mean())
+        communication_s = sum(rank.in_mpi.communication_s for rank in self.ranks) / len(self.ranks)
+        return float((self._useful * speeds).sum() / speeds.sum()) + communication_s
 
     @property
     def _useful(self) -> Floats:
@@ -264,26 +269,22 @@ class Profile:
     @property
     def is_balanced_by_lb_mpi(self) -> bool:
         """True if at least half of the waiting is in calls of lb_mpi."""
-        inside = [line.waiting_s for line in self.lines() if line.call.startswith(INSIDE)]
-        return bool(inside) and 2.0 * sum(inside) >= sum(rank.waiting_s for rank in self.ranks)
+        lines = self.lines()
+        inside = [line.waiting_s for line in lines if line.call.startswith(INSIDE)]
+        return bool(inside) and 2.0 * sum(inside) >= merged(lines).waiting_s
 
     def lines(self) -> list[Line]:
         """Return all ranks' lines, merged by call, most waiting first."""
         together: dict[tuple[str, int, str], list[Line]] = {}
         for line in (line for rank in self.ranks for line in rank.lines):
             together.setdefault((line.file, line.line, line.call), []).append(line)
-        merged = [
-            replace(same[0], calls=sum(line.calls for line in same), seconds=sum(line.seconds for line in same),
-                    waited_s=_summed(line.waited_s for line in same))
-            for same in together.values()
-        ]  # fmt: skip
-        return sorted(merged, key=lambda line: (-line.waiting_s, -line.seconds))
+        return sorted(map(merged, together.values()), key=lambda line: (-line.waiting_s, -line.seconds))
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile with its metrics, ready for JSON."""
         most, part = self.most_waited_for
         sums = ("waiting_s", "communication_s", "waited_s")
-        ranks = [{**asdict(rank), **{name: getattr(rank, name) for name in sums}} for rank in self.ranks]
+        ranks = [{**asdict(rank), **{name: getattr(rank.in_mpi, name) for name in sums}} for rank in self.ranks]
         parallel, balance, communication = self.efficiency
         return {
             **asdict(self), "ranks": ranks, "seconds": self.seconds, "balanced_s": self.balanced_s,
@@ -302,14 +303,6 @@ def until_the_end(ranks: Sequence[RankProfile]) -> list[RankProfile]:
             rank = replace(rank, lines=[*rank.lines, end])
         found.append(rank)
     return found
-
-
-def _summed(parts: Iterable[Mapping[int, float]]) -> dict[int, float]:
-    total: dict[int, float] = {}
-    for part in parts:
-        for rank, seconds in part.items():
-            total[rank] = total.get(rank, 0.0) + seconds
-    return total
 
 
 # --- table -------------------------------------------------------------------------------------------------------------
@@ -362,9 +355,9 @@ def _of_ranks(profile: Profile) -> Table:
 
     header = ("rank", "host", "useful", "waiting", "other MPI", "for")
     lines = [
-        (str(rank.rank), rank.host, spent(rank.useful_s), spent(rank.waiting_s),
-         spent(rank.communication_s), _whom(rank.waited_s, profile.seconds))
-        for rank in profile.ranks
+        (str(rank.rank), rank.host, spent(rank.useful_s), spent(mpi.waiting_s), spent(mpi.communication_s),
+         _whom(mpi.waited_s, profile.seconds))
+        for rank, mpi in ((rank, rank.in_mpi) for rank in profile.ranks)
     ]  # fmt: skip
     return Table(header, lines, words=(1, 5), most=MOST_RANKS)
 
@@ -381,7 +374,7 @@ def _of_lines(profile: Profile) -> list[str]:
         for line in found
     ]  # fmt: skip
     rest = found[MOST_LINES:]
-    more = [f"(the others: {sum(line.waiting_s for line in rest):.2f} s of waiting)"] if rest else []
+    more = [f"(the others: {merged(rest).waiting_s:.2f} s of waiting)"] if rest else []
     made = Table(header, lines, words=(0, 5), most=MOST_LINES).fitted().splitlines()
     return [*made, *more, "(seconds of all ranks, added up)"]
 

@@ -8,7 +8,6 @@ others.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import os
 import signal
@@ -17,28 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
 from mpi4py.run import set_abort_status
 
-from lb_mpi.cli.profile.profile import (
-    NOBODY,
-    Calls,
-    ClockComparison,
-    Profile,
-    RankProfile,
-    Stream,
-    common,
-    lateness,
-    until_the_end,
-)
+from lb_mpi.cli.profile.profile import Calls, ClockComparison, Profile, RankProfile, Stream, lateness, until_the_end
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, as_main, find_script, import_as
-from lb_mpi.graph import Ints
 from lb_mpi.handlers import install, restore
 from lb_mpi.metrics import Floats
 from lb_mpi.mpi.common.collective import agree, allgather
@@ -102,7 +89,7 @@ class ProfiledProgram:
         sys.argv = [*self._argv]
         code, main = as_main(self._load)
         self._comm.Barrier()
-        self._recorder.restart()
+        self._recorder.began = time.perf_counter_ns()
         self._signal, self._show = 0, show
         with self._watched():
             try:
@@ -127,7 +114,7 @@ class ProfiledProgram:
         self._end()
         self._finalize()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
         """A block in which a thread watches for Ctrl-C and SIGTERM; the handlers remain the program's."""
         if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
@@ -263,22 +250,20 @@ def split_collectives(
     """
     if stopped:
         calls.stream(range(comm.size))  # in which a rank that has come to no collective is awaited
-    streams = {_digest(stream.members): stream for stream in calls.streams.values() if len(stream) or stopped}
-    everyone = allgather(comm, {digest: len(stream) for digest, stream in streams.items()})
-    for digest, stream in sorted(streams.items()):  # in the same order on all ranks
-        counts = [one[digest] for one in everyone if digest in one]
+    streams = {hash(stream.members): stream for stream in calls.streams.values() if len(stream) or stopped}
+    everyone = allgather(comm, {key: len(stream) for key, stream in streams.items()})
+    for key, stream in sorted(streams.items()):  # in the same order on all ranks: hashes of integers are alike
+        counts = [one[key] for one in everyone if key in one]
         if len(counts) == len(stream.members):
-            _account(calls, stream, *_split(comm, stream, max(counts) if stopped else min(counts), clocks))
+            waits = _split(comm, stream, max(counts) if stopped else min(counts), clocks)
+            for number, ns, whom in zip(stream.table(len(stream))[-1].tolist(), *waits, strict=False):
+                if ns:
+                    calls.lines[number].wait(whom, 1e-9 * ns)
 
 
-def _digest(members: tuple[int, ...]) -> bytes:
-    return hashlib.blake2b(np.array(members, dtype=np.int64).tobytes(), digest_size=8).digest()
-
-
-def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockComparison]) -> tuple[Ints, Ints]:
-    """Return this rank's waits in the first n calls of a stream, and the awaited ranks: two (n,) arrays."""
-    kinds, *times, _ = stream.table(n)
-    mine = np.stack([kinds, *(common(one, clocks) for one in times)])
+def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockComparison]) -> list[list[int]]:
+    """Return this rank's (n,) waits in the first n calls of a stream, and the (n,) awaited ranks."""
+    mine = stream.by_root(n, clocks)
     group = comm.Get_group().Incl(stream.members)
     members = comm.Create_group(group, Tag.PROFILE)
     found = []
@@ -288,15 +273,4 @@ def _split(comm: MPI.Intracomm, stream: Stream, n: int, clocks: Sequence[ClockCo
         found.append(lateness(members.rank, stream.members, every.transpose(1, 0, 2)))
     members.Free()
     group.Free()
-    waits, whom = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return waits, whom
-
-
-def _account(calls: Calls, stream: Stream, waits: Ints, whom: Ints) -> None:
-    numbers = stream.table(len(waits))[-1][: len(stream)]
-    waits, whom = waits[: len(numbers)], whom[: len(numbers)]
-    pairs, inverse = np.unique(np.stack([numbers, whom])[:, whom != NOBODY], axis=1, return_inverse=True)
-    sums = np.zeros(pairs.shape[1], dtype=np.int64)
-    np.add.at(sums, inverse.reshape(-1), waits[whom != NOBODY])
-    for number, rank, ns in zip(*pairs.tolist(), sums.tolist(), strict=True):
-        calls.wait(number, ns, rank)
+    return [np.concatenate(parts).tolist() for parts in zip(*found, strict=True)]

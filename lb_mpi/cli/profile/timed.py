@@ -8,10 +8,9 @@ The recorder knows clocks, lines of the program, and the ranks of communicators;
 with the clocks of this rank.  Only calls of the thread that created it are recorded; those of others happen while that one
 computes.  Calls within calls (for example a reduction in Python that sends) are part of the outer one.
 
-`Installed.method` makes a method that does the same as mpi4py's and reports to the recorder; one of the other methods of
-that class, for each kind of call, says before the call for whom it waits.  A returned request is labelled with its operation
-(`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without completing it
-(MPI_Request_get_status), until all are complete; then MPI's own call follows.
+`TIMED` says for whom each method waits (`MethodKind`); one wrapper times them all.  A returned request is labelled with its
+operation (`Posted`).  A wait for several requests counts as a wait for the last one to complete: each is tested without
+completing it (MPI_Request_get_status), until all are complete; then MPI's own call follows.
 
 All calls of lb_mpi's own code for one line of the program are one line of the profile.  lb_mpi waits in naps: they count as
 a wait for any rank, as a receive from MPI.ANY_SOURCE and a wait for one of several requests do.
@@ -30,9 +29,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from types import CodeType
 from typing import Any, NamedTuple
 
 import mpi4py
@@ -47,8 +44,8 @@ LB_MPI = OURS[0]
 PYTHONS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 SPECIAL = re.compile(r"\.(__\w+__|<).*")  # what a name of lb_mpi, such as Balancer.__enter__, is shown without
 _now = time.perf_counter_ns
-_is_complete = MPI.Request.Get_status  # the plain one
-Method = Callable[..., Any]
+_COMM, _is_complete = MPI.Comm, MPI.Request.Get_status  # the plain ones
+WORLDS = ("COMM_WORLD", "COMM_SELF")
 
 
 class Known(NamedTuple):
@@ -58,6 +55,7 @@ class Known(NamedTuple):
     stream: Stream | None  # of its collectives; None: there is nobody to wait for
 
 
+@functools.cache
 def _is_of_the_program(file: str) -> bool:
     """Return False for lb_mpi, mpi4py and Python's own modules; other packages count as parts of the program."""
     return not file.startswith(OURS) and ("/site-packages/" in file or not file.startswith(PYTHONS))
@@ -69,17 +67,12 @@ class Recorder:
     def __init__(self, world: MPI.Intracomm) -> None:
         self.calls = Calls()
         self._here = str(Path.cwd()) + "/"
-        self._skipped: dict[int, tuple[CodeType, bool]] = {}
-        self.current: TimedCall | None = None
+        self.current: TimedCall | None = None  # in MPI
         self.threads = False  # others have made calls, which are not timed
         self._world = world.Get_group()
         self._thread = threading.get_ident()
         self._busy = False
-        self.restart()
-
-    def restart(self) -> None:
-        """Restart at the start of the program."""
-        self.began = _now()
+        self.began = _now()  # of the program
 
     def elsewhere(self) -> bool:
         """True if this call isn't timed: in another thread, or within a call."""
@@ -88,17 +81,35 @@ class Recorder:
             return True
         return self._busy
 
-    def enter(self) -> int:
-        """Begin a call; return the time."""
-        self._busy = True
-        return _now()
+    def enter(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
+        """Begin a call with these arguments, and find for whom it waits, or its request will."""
+        self._busy, call.entered = True, _now()
+        kind = call.kind
+        if kind.collective is not None:
+            call.awaits = Posted(stream=self.known(args[0]).stream)
+        elif kind.ends:
+            requests = argument(args, kwargs, 0, "requests", ())
+            call.awaits = _posted(requests) if isinstance(requests, MPI.Request) else _last(requests)
+        elif kind.peer:
+            rank = argument(args, kwargs, kind.peer, kind.name, MPI.ANY_SOURCE)
+            if rank == MPI.PROC_NULL and kind.peer > 2:  # it also sends
+                rank = argument(args, kwargs, 2, "dest")
+            call.awaits = Posted(self.peer(args[0], rank))
+        elif kind.whom != NOBODY:
+            call.awaits = Posted(kind.whom)
+        self.current = call
 
     def leave(self, call: TimedCall) -> None:
         """End a call."""
         now, self.current = _now(), None
-        self.calls.add(call.number, call.entered, now, call.whom)
-        if call.left is not None:
-            call.left(now)
+        kind, awaits, stream = call.kind, call.awaits, call.awaits.stream
+        self.calls.add(call.number, call.entered, now, NOBODY if kind.begins else awaits.whom)
+        if kind.collective is not None and stream is not None:  # who is awaited is found at the end of the run
+            left = call.entered if kind.begins else now
+            awaits.index = self.calls.join(stream, kind.collective, call.number, call.entered, left)
+        elif stream is not None and awaits.index >= 0:
+            stream.waited(awaits.index, call.entered, now, call.number)
+            awaits.index = -1
         self._busy = False
 
     def stop(self) -> tuple[int, int]:
@@ -108,48 +119,31 @@ class Recorder:
         total_ns = _now() - self.began
         return total_ns, total_ns - self.calls.in_mpi_ns
 
-    def call_site(self, call: str, known: dict[tuple[int, int], int]) -> int:
-        """Return the number of the innermost line of the program that calls; `known` is this call's own cache.
+    def call_site(self, call: str) -> int:
+        """Return the number of the innermost line of the program that calls.
 
         A call of lb_mpi's own code counts as one of the function that the line calls.
         """
-        frame = sys._getframe(2)
-        code, inner = frame.f_code, None
-        while self._skip(code) and frame.f_back is not None:
-            inner = code if code.co_filename.startswith(LB_MPI) and code.co_filename != __file__ else inner
+        frame, inner = sys._getframe(2), None
+        while not _is_of_the_program(file := frame.f_code.co_filename) and frame.f_back is not None:
+            inner = frame.f_code if file.startswith(LB_MPI) and file != __file__ else inner
             frame = frame.f_back
-            code = frame.f_code
-        key = id(code), frame.f_lasti
-        number = known.get(key)
-        if number is None:
-            if inner is not None:
-                call = INSIDE + SPECIAL.sub("", inner.co_qualname)
-            file = code.co_filename.removeprefix(self._here)
-            number = known[key] = self.calls.number(file, frame.f_lineno, code.co_name, call)
-        return number
+        if inner is not None:
+            call = INSIDE + SPECIAL.sub("", inner.co_qualname)
+        return self.calls.number(file.removeprefix(self._here), frame.f_lineno, frame.f_code.co_name, call)
 
-    def _skip(self, code: CodeType) -> bool:
-        found = self._skipped.get(id(code))
-        if found is None:  # keeps the code alive, so that its id stays unique
-            found = self._skipped[id(code)] = code, not _is_of_the_program(code.co_filename)
-        return found[1]
-
-    def known(self, comm: MPI.Comm) -> Known:
+    def known(self, comm: Any) -> Known:
         """Return the facts about a communicator."""
-        found: Known | None = getattr(comm, "_known", None)
-        if found is None:
-            found = self._facts_of(comm)
-            if hasattr(comm, "_known"):
-                comm._known = found
-        return found
-
-    def _facts_of(self, comm: MPI.Comm) -> Known:
         if comm == MPI.COMM_NULL:
             return Known((), None)
-        own = peers = self._in_world(comm.Get_group())
-        if comm.Is_inter():
-            peers = self._in_world(comm.Get_remote_group())  # type: ignore[attr-defined]
-        return Known(peers, self.calls.stream(own if peers is own else own + peers))
+        found: Known | None = getattr(comm, "_known", None)
+        if found is None:
+            own = self._in_world(comm.Get_group())
+            remote = self._in_world(comm.Get_remote_group()) if comm.Is_inter() else ()
+            found = Known(remote or own, self.calls.stream(own + remote))
+            if hasattr(comm, "_known"):  # not of a library that imported mpi4py's class before
+                comm._known = found
+        return found
 
     def _in_world(self, group: MPI.Group) -> tuple[int, ...]:
         ranks: Sequence[int] = group.Translate_ranks(None, self._world)
@@ -164,16 +158,27 @@ class Recorder:
         return peers[rank] if isinstance(rank, int) and 0 <= rank < len(peers) else NOBODY
 
 
-# --- wrappers for each kind of method ---------------------------------------------------------------------------------
+# --- one call ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+class MethodKind(NamedTuple):
+    """The waiting of a method: for whom, and when."""
+
+    whom: int = NOBODY  # for whom it waits, whatever its arguments
+    peer: int = 0  # position of the argument that is this rank (0: none), and its name
+    name: str = "source"
+    collective: int | None = None  # TOGETHER, PARTLY
+    begins: bool = False  # not the call waits, but its request
+    ends: bool = False  # it waits for requests, its first argument
+
+
+@dataclass(slots=True, eq=False)
 class Posted:
-    """The operation of a request."""
+    """For whom a call, or a request, waits."""
 
-    whom: int = NOBODY  # the rank for which it waits
+    whom: int = NOBODY
     stream: Stream | None = None  # of a collective
-    index: int = -1  # of the collective in the stream
+    index: int = -1  # of the collective in the stream, until it has been waited for
 
 
 _NOTHING = Posted()
@@ -183,20 +188,18 @@ _NOTHING = Posted()
 class TimedCall:
     """A call being timed."""
 
+    kind: MethodKind
     number: int  # of its line in `Calls.lines`
-    entered: int
-    whom: int = NOBODY  # the rank for which it waits
-    returned: Callable[[Any], object] | None = None  # called with the result
-    left: Callable[[int], object] | None = None  # called with the end of the call
+    entered: int = 0
+    awaits: Posted = _NOTHING
 
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
-Begin = Callable[[TimedCall, Args, Kwargs], None]  # it completes the call
 
 
 def argument(args: Args, kwargs: Kwargs, position: int, name: str, default: Any = None) -> Any:
-    """Return an argument, positional or keyword."""
+    """Return an argument, positional or keyword; `args` begin with self."""
     return args[position] if len(args) > position else kwargs.get(name, default)
 
 
@@ -222,8 +225,6 @@ def _last(requests: Sequence[MPI.Request]) -> Posted:
 
 
 COMMUNICATORS = ("Comm", "Intracomm", "Topocomm", "Cartcomm", "Graphcomm", "Distgraphcomm", "Intercomm")
-PARENTS = {"Intracomm": "Comm", "Topocomm": "Intracomm", "Intercomm": "Comm", "Prequest": "Request"}
-PARENTS |= dict.fromkeys(("Cartcomm", "Graphcomm", "Distgraphcomm"), "Topocomm")
 
 # Of the first sort, no rank continues before all have come; of the second, a rank may need some of the others only.
 ALL = "Barrier Allgather Allgatherv Alltoall Alltoallv Alltoallw Allreduce Reduce_scatter Reduce_scatter_block"
@@ -244,32 +245,34 @@ def _begun(words: str) -> str:
     return " ".join(f"I{word.lower()}" for word in words.split())
 
 
-# The timed methods: class ("Comm": all communicators), names, and which of `Installed` begins them, with its options.
-TIMED: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("Comm", "send ssend bsend Send Ssend Bsend Rsend", "send", {}),
-    ("Comm", "recv Recv", "receive", {"source": 1}),
-    ("Comm", "probe Probe mprobe Mprobe", "receive", {"source": 0}),
-    ("Comm", "sendrecv Sendrecv", "receive", {"source": 4}),
-    ("Comm", "Sendrecv_replace", "receive", {"source": 3}),
-    ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", "start", {"peer": (1, "dest")}),
-    ("Comm", "irecv Irecv", "start", {"peer": (1, "source")}),
-    ("Comm", "Isendrecv", "start", {"peer": (4, "source")}),
-    ("Comm", "Isendrecv_replace", "start", {"peer": (3, "source")}),
-    ("Comm", f"{ALL} {ALL.lower()}", "collective", {"kind": TOGETHER}),
-    ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", "collective", {"kind": TOGETHER}),
-    ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", "collective", {"kind": TOGETHER}),
-    ("Comm", f"{SOME} {SOME.lower()} Free Disconnect", "collective", {"kind": PARTLY}),
-    ("Comm", f"{_begun(ALL)} Idup Idup_with_info", "begin_collective", {"kind": TOGETHER}),
-    ("Comm", _begun(SOME), "begin_collective", {"kind": PARTLY}),
-    ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", "call", {}),
-    ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", "call", {}),
-    ("Message", "recv Recv irecv Irecv", "call", {}),
-    ("Prequest", "Start Startall", "call", {}),
-    ("Request", "wait Wait waitall Waitall", "wait", {}),
-    ("Request", "waitany Waitany waitsome Waitsome", "call", {"whom": ANYBODY}),
-    ("Request", "test Test testall Testall testany Testany testsome Testsome", "call", {}),
-    ("Win", _named(MPI.Win, "[A-Z].*"), "call", {}),
-    ("File", _named(MPI.File, "[A-Z].*"), "call", {}),
+_PLAIN, _TOGETHER, _PARTLY = MethodKind(), MethodKind(collective=TOGETHER), MethodKind(collective=PARTLY)
+
+# The timed methods: class ("Comm": all communicators), names, kind.
+TIMED: tuple[tuple[str, str, MethodKind], ...] = (
+    ("Comm", "send ssend bsend Send Ssend Bsend Rsend", MethodKind(peer=2, name="dest")),
+    ("Comm", "recv Recv", MethodKind(peer=2)),
+    ("Comm", "probe Probe mprobe Mprobe", MethodKind(peer=1)),
+    ("Comm", "sendrecv Sendrecv", MethodKind(peer=5)),
+    ("Comm", "Sendrecv_replace", MethodKind(peer=4)),
+    ("Comm", "isend issend ibsend Isend Issend Ibsend Irsend", MethodKind(peer=2, name="dest", begins=True)),
+    ("Comm", "irecv Irecv", MethodKind(peer=2, begins=True)),
+    ("Comm", "Isendrecv", MethodKind(peer=5, begins=True)),
+    ("Comm", "Isendrecv_replace", MethodKind(peer=4, begins=True)),
+    ("Comm", f"{ALL} {ALL.lower()}", _TOGETHER),
+    ("Comm", "Dup Clone Dup_with_info Split Split_type Create Sub Merge", _TOGETHER),
+    ("Comm", "Create_cart Create_graph Create_dist_graph Create_dist_graph_adjacent", _TOGETHER),
+    ("Comm", f"{SOME} {SOME.lower()} Free Disconnect", _PARTLY),
+    ("Comm", f"{_begun(ALL)} Idup Idup_with_info", _TOGETHER._replace(begins=True)),
+    ("Comm", _begun(SOME), _PARTLY._replace(begins=True)),
+    ("Comm", "Create_group Create_intercomm Spawn Spawn_multiple Accept Connect", _PLAIN),
+    ("Comm", f"iprobe Iprobe improbe Improbe Attach_buffer Detach_buffer Flush_buffer {OTHERS}", _PLAIN),
+    ("Message", "recv Recv irecv Irecv", _PLAIN),
+    ("Prequest", "Start Startall", _PLAIN),
+    ("Request", "wait Wait waitall Waitall", MethodKind(ends=True)),
+    ("Request", "waitany Waitany waitsome Waitsome", MethodKind(ANYBODY)),
+    ("Request", "test Test testall Testall testany Testany testsome Testsome", _PLAIN),
+    ("Win", _named(MPI.Win, "[A-Z].*"), _PLAIN),
+    ("File", _named(MPI.File, "[A-Z].*"), _PLAIN),
 )
 RETURN_BY_CLASS = ("Get_parent", "Join", "f2py", "fromint", "fromhandle", "Create_from_group", "Create_from_groups")
 
@@ -295,15 +298,16 @@ class Installed:
         made: dict[str, type] = {}
         for name in (*COMMUNICATORS, "Request", "Prequest", "Message", "Win", "File"):
             plain = getattr(MPI, name)
-            parents = (plain, made[PARENTS[name]]) if name in PARENTS else (plain,)
+            parent = self._timed_class.get(plain.__base__)
             own = {"_plain": plain, "__module__": plain.__module__, **self._methods(name, plain)}
-            made[name] = self._timed_class[plain] = _Like(name, parents, own)
-        for name in ("COMM_WORLD", "COMM_SELF"):
+            if parent is None:
+                own["_known" if name == "Comm" else "_posted"] = None
+            made[name] = self._timed_class[plain] = _Like(name, (plain, parent) if parent else (plain,), own)
+        for name in WORLDS:
             self.put(MPI, name, made["Intracomm"](getattr(MPI, name)))
         for name, kind in made.items():
             self.put(MPI, name, kind)
-        sleep = partial(self.call, whom=ANYBODY)
-        self.put(Nap, "sleep", self.method("sleep", Nap.sleep, sleep))
+        self.put(Nap, "sleep", self.method("sleep", Nap.sleep, MethodKind(ANYBODY)))
 
     def put(self, owner: Any, name: str, value: Any) -> None:
         """Replace an attribute of `owner`."""
@@ -315,36 +319,32 @@ class Installed:
         self._replaced.close()
 
     def _methods(self, name: str, plain: type) -> dict[str, Any]:
-        own: dict[str, Any] = {} if name in PARENTS else {"_known" if name == "Comm" else "_posted": None}
-        timed = (row for row in TIMED if row[0] == ("Comm" if name in COMMUNICATORS else name))
-        for _, words, begin, how in timed:
-            for word in {*words.split()} & plain.__dict__.keys():
-                own[word] = self.method(word, getattr(plain, word), partial(getattr(self, begin), **how))
-        for word in {*RETURN_BY_CLASS} & plain.__dict__.keys():
-            own[word] = self._by_class(getattr(plain, word))
+        row = "Comm" if name in COMMUNICATORS else name
+        kinds = {word: kind for of, words, kind in TIMED if of == row for word in words.split()}
+        own = {word: self.method(word, getattr(plain, word), kinds[word]) for word in kinds.keys() & vars(plain).keys()}
+        own |= {word: self._by_class(getattr(plain, word)) for word in {*RETURN_BY_CLASS} & vars(plain).keys()}
         if name == "Comm":
-            own |= {"__reduce__": _pickled(plain.__reduce__), "free": _kept(plain.free)}  # type: ignore[attr-defined]
+            own |= {"__reduce__": _reduced, "free": _freed}
         return own
 
     def _by_class(self, plain: Any) -> classmethod[Any, Any, Any]:
         return classmethod(lambda cls, *args, **kwargs: self.adopt(plain(*args, **kwargs)))
 
-    def method(self, name: str, plain: Method, begin: Begin) -> Any:
+    def method(self, name: str, plain: Callable[..., Any], kind: MethodKind) -> Any:
         """Return mpi4py's method `plain` with timing: a class method if it is one."""
         recorder, adopt = self.recorder, self.adopt
-        numbers: dict[tuple[int, int], int] = {}
 
         @functools.wraps(plain)
         def method(*args: Any, **kwargs: Any) -> Any:
             if recorder.elsewhere():
                 return adopt(plain(*args, **kwargs))
-            call = TimedCall(recorder.call_site(name, numbers), recorder.enter())
+            call = TimedCall(kind, recorder.call_site(name))
             try:
-                begin(call, args, kwargs)
-                recorder.current = call
+                recorder.enter(call, args, kwargs)
                 result = adopt(plain(*args, **kwargs))
-                if call.returned is not None:
-                    call.returned(result)
+                if kind.begins:
+                    request = result[1] if isinstance(result, tuple) else result  # Idup also returns a communicator
+                    request._posted = call.awaits
                 return result
             finally:
                 recorder.leave(call)
@@ -362,76 +362,16 @@ class Installed:
             return self.adopt(result[0]), self.adopt(result[1])
         return result
 
-    # Each method below is the `begin` of one kind of call; keywords are its options.
 
-    def call(self, call: TimedCall, args: Args, kwargs: Kwargs, *, whom: int = NOBODY) -> None:
-        """Begin a call that waits for no rank, such as a query, or for `whom`."""
-        call.whom = whom
-
-    def send(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a blocking send: it waits for the destination."""
-        call.whom = self.recorder.peer(args[0], argument(args, kwargs, 2, "dest"))
-
-    def receive(self, call: TimedCall, args: Args, kwargs: Kwargs, *, source: int) -> None:
-        """Begin a blocking receive or probe: it waits for the source, the argument at this position.
-
-        A call that also sends has its destination as second argument, and waits for it if there is no source.
-        """
-        rank = argument(args, kwargs, source + 1, "source", MPI.ANY_SOURCE)
-        if rank == MPI.PROC_NULL and source > 1:
-            rank = argument(args, kwargs, 2, "dest")
-        call.whom = self.recorder.peer(args[0], rank)
-
-    def start(self, call: TimedCall, args: Args, kwargs: Kwargs, *, peer: tuple[int, str]) -> None:
-        """Begin a call whose result is a message's request; peer: position and name of the other rank's argument."""
-        position, word = peer
-        posted = Posted(self.recorder.peer(args[0], argument(args, kwargs, position + 1, word, MPI.ANY_SOURCE)))
-        call.returned = lambda request: setattr(request, "_posted", posted)
-
-    def collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
-        """Begin a blocking collective; the awaited rank is determined at the end of the run."""
-        if (stream := self.recorder.known(args[0]).stream) is not None:
-            at, calls = call.entered, self.recorder.calls
-            call.left = lambda left: calls.join(stream, kind, call.number, at, at, left)
-
-    def begin_collective(self, call: TimedCall, args: Args, kwargs: Kwargs, *, kind: int) -> None:
-        """Begin a nonblocking collective; its request waits."""
-        posted, at, calls = Posted(stream=self.recorder.known(args[0]).stream), call.entered, self.recorder.calls
-        # Idup also returns a communicator
-        call.returned = lambda result: setattr(result[1] if isinstance(result, tuple) else result, "_posted", posted)
-
-        def left(_left: int) -> None:
-            if posted.stream is not None:
-                posted.index = calls.join(posted.stream, kind, call.number, at, at, at)
-
-        call.left = left
-
-    def wait(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
-        """Begin a wait for a request; one for all of some requests counts as a wait for the last."""
-        awaited = argument(args, kwargs, 0, "requests", ())
-        posted = _posted(awaited) if isinstance(awaited, MPI.Request) else _last(awaited)
-        call.whom, stream = posted.whom, posted.stream
-        if stream is not None and posted.index >= 0:
-            index, posted.index = posted.index, -1
-            call.left = lambda left: stream.waited(index, call.entered, left, call.number)
-
-
-def _pickled(plain: Any) -> Callable[..., Any]:
+def _reduced(self: Any) -> Any:
     """Pickle COMM_WORLD and COMM_SELF by name, as mpi4py does."""
-
-    def method(self: Any) -> Any:
-        for name in ("COMM_WORLD", "COMM_SELF"):
-            if self == (timed := getattr(MPI, name)):
-                return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
-        return plain(self)
-
-    return method
+    for name in WORLDS:
+        if self == (timed := getattr(MPI, name)):
+            return name if self is timed else (copyreg.__newobj__, (type(self), timed))  # type: ignore[attr-defined]
+    return _COMM.__reduce__(self)
 
 
-def _kept(plain: Any) -> Callable[..., Any]:
-    """Ignore a Free of COMM_WORLD and COMM_SELF, as mpi4py does."""
-
-    def method(self: Any) -> Any:
-        return None if self is MPI.COMM_WORLD or self is MPI.COMM_SELF else plain(self)
-
-    return method
+def _freed(self: Any) -> None:
+    """Free, unless it is COMM_WORLD or COMM_SELF, as mpi4py does."""
+    if all(self is not getattr(MPI, name) for name in WORLDS):
+        _COMM.free(self)
