@@ -258,7 +258,8 @@ def own_speed(text: str, variables: Mapping[str, str]) -> float:
     size = next((variables[name] for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE") if variables.get(name)), "")
     if len(speeds) != int(size) if size.isdigit() else len(speeds) <= int(found):
         ranks = f"{size} ranks" if size else f"ranks, of which this is number {found}, counted from 0"
-        raise ValueError(f"--speeds has {counted(len(speeds), 'number')}: expected one for each of the {ranks}")
+        expected = f"one for each of the {ranks}, with commas between them"
+        raise ValueError(f"--speeds has {counted(len(speeds), 'number')}: expected {expected}")
     return speeds[int(found)]
 
 

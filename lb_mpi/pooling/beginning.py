@@ -54,7 +54,7 @@ TABLE: dict[PoolState, tuple[Act, Act, Act]] = {  # by Wish
     PoolState.UNUSABLE:   (Act.RAISE,    Act.RAISE,    Act.GO),
 }  # fmt: skip
 
-_MAP = "a map of these ranks is under way: expected none (not in a task, nor before all results are taken)"
+_MAP = "a map of these ranks is under way: expected no other in a task or in a loop over its results"
 REASONS = {
     PoolState.MAP_OF_ALL: _MAP,
     PoolState.IN_MAP: _MAP,

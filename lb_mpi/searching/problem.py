@@ -243,4 +243,10 @@ class TreeSearch:
         """Combine two results; None adds nothing."""
         if one is None or other is None:
             return other if one is None else one
-        return self._merge(one, other)
+        try:
+            return self._merge(one, other)
+        except TypeError as error:
+            if self._merge is not operator.add:
+                raise
+            expected = "numbers, or a function merge= that combines two contributions"
+            raise SearchError(f"contributions {show(one)} and {show(other)}: {error}: expected {expected}") from error

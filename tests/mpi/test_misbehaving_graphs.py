@@ -140,6 +140,7 @@ BAD_VALUES = {
     "list": (lambda n: [1.0] * (n + 7), "values"),
     "objects": (lambda n: np.array([None] * n), "values"),
     "scalar": (lambda n: np.float64(3.0), "values"),
+    "what rebalance returns": (lambda n: (np.zeros(n),), "(values,) = plan.rebalance(values)"),
     "masked": (lambda n: np.ma.masked_array(np.zeros(n)), "values"),
     "read-only": (frozen, "values"),
     "no array": (lambda n: NoArray(lambda: np.zeros(n)), "values of type NoArray"),

@@ -310,7 +310,7 @@ def test_at_the_first_call_on_a_communicator_nobody_can_be_named(folder):
             until_released()
         lb_mpi.save(comm, folder, 1, rows=ROWS)
     said, *more = COMM.bcast(lines)
-    assert said.endswith(" s in lb_mpi.save: some rank has not called it yet")
+    assert said.endswith(" s in lb_mpi.save: some rank has not called it, as all must")
     assert not more
     receive_all()
     comm.Free()

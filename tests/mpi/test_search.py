@@ -127,3 +127,10 @@ def test_no_value_is_an_error_of_all_that_names_the_rank(value):
         pile.work = lambda units: bound.update(value)  # the one that has work for sure
     with pytest.raises(lb_mpi.SearchError, match=r"^rank 0: ValueError: bound.update: value = .*: expected a finite"):
         lb_mpi.search(COMM, pile, bound=bound)
+
+
+def test_contributions_that_have_no_sum_need_a_merge():
+    tree = lb_mpi.TreeSearch(0, lambda node: [node + 1] if node < 9 else [], value=lambda node: {"node": node})
+    words = r"contributions \{'node': 0\} and \{'node': 1\}: .*: expected numbers, or a function merge= that combines two"
+    with pytest.raises(lb_mpi.SearchError, match=words):
+        lb_mpi.search(COMM, tree, quantum=9)

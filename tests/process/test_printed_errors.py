@@ -62,6 +62,18 @@ def test_an_error_has_one_traceback(tmp_path, statement):
 
 
 @needs_mpiexec
+@pytest.mark.parametrize(("call", "words"), [
+    ("lb_mpi.search(comm, lb_mpi.TreeSearch(0, abs))", "abs returned 0: expected a list of nodes"),
+    ("lb_mpi.Pool().map(open, [__file__])", "can't be pickled"),
+])  # fmt: skip
+def test_what_a_check_has_found_is_said_once_without_our_frames(tmp_path, call, words):
+    script = tmp_path / "program.py"
+    code, said = on_ranks(1, str(script), text=f"import lb_mpi; from mpi4py import MPI; comm = MPI.COMM_WORLD\n{call}\n")
+    assert code == 1
+    assert said.count(words) == said.count("Traceback") == said.count("File ") == 1, said
+
+
+@needs_mpiexec
 @pytest.mark.parametrize("make", ["lb_mpi.Pool(root=0)", "lb_mpi.Executor()"])
 def test_a_rank_that_ends_without_an_answer_is_named_by_the_root(tmp_path, make):
     text = f"import lb_mpi; pool = {make}\nif pool: print(list(pool.map(abs, range(9)))); pool.shutdown()\n"

@@ -282,6 +282,7 @@ TABLE: list[tuple[Callable[..., Any], dict[str, Any], Rows]] = [
     (own_speed, {"text": "0.8,0.4"}, [
         ("variables", ({}, {"PMI_RANK": "one"}), "no rank in the environment"),
         ("variables", ({"PMI_RANK": "2"},), "has 2 numbers: expected one for each of the ranks, of which this is number 2"),
+        ("variables", ({"PMI_RANK": "2"},), "with commas between them"),
     ]),
     (own_speed, {"variables": {"PMI_RANK": "0", "PMI_SIZE": "4"}}, [
         ("text", ("1,1,1,1,1",), "has 5 numbers: expected one for each of the 4 ranks"),

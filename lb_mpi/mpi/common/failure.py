@@ -154,6 +154,14 @@ def _trim(found: traceback.TracebackException, error: BaseException) -> None:
     for other, its in ((found.__cause__, error.__cause__), (found.__context__, error.__context__)):
         if other is not None and its is not None:
             _trim(other, its)
+    its = error.__cause__
+    if found.__cause__ is not None and its is not None and _is_check(found.__cause__.stack) and _text(its) in _text(error):
+        found.__cause__ = None  # the error says all of it
+
+
+def _is_check(frames: traceback.StackSummary) -> bool:
+    """Return whether a check of ours has raised, with no code of the user's in between."""
+    return all(_is_ours(frame) for frame in frames) and bool(frames) and (frames[-1].line or "").startswith("raise ")
 
 
 def share(error: BaseException, ranks: object) -> None:

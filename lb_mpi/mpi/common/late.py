@@ -140,7 +140,7 @@ class Questions:
             if self.comm.rank & (self.comm.rank - 1) == 0:  # several, so that one does whichever rank is late
                 _here.warned = True
                 text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
-                _warn(f"{text}: some rank has not called it yet")
+                _warn(f"{text}: some rank has not called it, as all must")
         elif self._asked_at is None or self._of_call != _here.number:
             self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
             self._answers.clear()

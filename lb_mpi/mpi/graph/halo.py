@@ -450,6 +450,9 @@ class HaloPlan:
         return around
 
     def _check(self, values: Any) -> NDArray[Any]:
+        if isinstance(values, tuple):
+            returned = "rebalance returns a tuple, as in (values,) = plan.rebalance(values)"
+            raise TypeError(f"values of type tuple: expected a numpy array{LISTS}; {returned}")
         array = check_column("values", values, LISTS, lists=True)
         n_local, n_all = self.part.n_local, self.part.n_local + self.part.n_ghosts
         if len(array) not in (n_local, n_all):
