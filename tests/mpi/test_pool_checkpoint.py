@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import functools
+import itertools
 import os
 import time
 import warnings
@@ -194,3 +195,47 @@ def test_the_result_of_a_long_task_is_stored_while_the_next_one_runs(pool, path)
 
     pool.map(run, 6 * SIZE, checkpoint=path, key="run", chunksize=1, callback=lambda k: path.with_suffix(f".{k}").touch())
     assert not any(COMM.allgather(late))
+
+
+@several
+@pytest.mark.parametrize("how", ["on the root", "elsewhere", "in the callback", "by leaving the loop"])
+def test_all_that_ranks_have_finished_when_a_map_ends_early_is_stored(pool, path, how):
+    """What had not been sent, or was in transit, was lost."""
+    ran, fails = [], {"on the root": 0, "elsewhere": 1}.get(how)
+
+    def run(k):
+        time.sleep(1e-3)
+        if fails == RANK and len(ran) == 3:
+            raise ZeroDivisionError
+        ran.append(k)
+        return k
+
+    def callback(k):
+        if k == 2 and how == "in the callback":
+            raise ZeroDivisionError
+
+    expected = pytest.raises((lb_mpi.TaskError, lb_mpi.Error, ZeroDivisionError))
+    with contextlib.nullcontext() if how == "by leaving the loop" else expected:
+        for _ in pool.imap_unordered(run, 200 * SIZE, checkpoint=path, key="run", callback=callback):
+            if how == "by leaving the loop":
+                break
+    finished = COMM.allgather(ran)
+    if RANK == 0:
+        assert sorted(lb_mpi.read_checkpoint(path)) == sorted(itertools.chain(*finished))
+
+
+@several
+def test_a_rank_whose_long_task_is_awaited_when_a_map_ends_early_is_named(pool, path):
+    def run(k):
+        if RANK == 0:
+            until(path.with_suffix(".ran").exists)
+            raise ZeroDivisionError
+        path.with_suffix(".ran").touch()
+        time.sleep(1.5)
+        return k
+
+    names = pytest.warns(RuntimeWarning, match=r"ends early: the tasks that run on ranks? 1.* are awaited, to keep")
+    with names if RANK == 0 else contextlib.nullcontext(), pytest.raises(lb_mpi.TaskError, match="ZeroDivisionError"):
+        pool.map(run, SIZE, checkpoint=path, key="run")
+    if RANK == 0:
+        assert len(lb_mpi.read_checkpoint(path)) == SIZE - 1

@@ -30,6 +30,7 @@ class Tag(IntEnum):
     REBALANCE = 19  # HaloPlan.rebalance: numbers, labels and vertices for neighbours
     REDUCTION = 20  # Balancer and HaloPlan.rebalance: numbers for all ranks, where these are few
     CALL = 21  # every wait: the call that the sender waits in
+    STOP = 22  # pool, root to all: begin nothing more of the map, and send the results of what was begun
     HALO = 1000  # this and all tags above, up to MOST: a plan's exchange, by kind of values
 
 

@@ -32,7 +32,7 @@ from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import N_CORES, Interrupts, interrupts
+from lb_mpi.mpi.common.waiting import N_CORES, PATIENCE_S, Interrupts, interrupts
 from lb_mpi.mpi.pool.arguments import (
     CheckedOptions,
     Progress,
@@ -65,6 +65,7 @@ from lb_mpi.pooling.learning import Memory
 from lb_mpi.pooling.plan import ChunkRun, MapPlan
 from lb_mpi.record.record import OFF
 from lb_mpi.record.report import Report
+from lb_mpi.table import named_ranks
 from lb_mpi.threads import crowded, n_threads
 
 THREADS_S, THREADED = 0.1, 0.2  # of the root: CPU seconds of other threads, and as a part of its tasks; less is ignored
@@ -144,6 +145,7 @@ class RootTasks(Member):
         self._dropped = False  # before all results were taken
         self._free_others: Callable[[], None] = _nothing  # where all ranks call the methods: see `bind`
         self._arrived: list[tuple[int, Frame]] = []  # (rank, results to be unpickled)
+        self._awaited = set(range(self.ranks.size)) - {self.ranks.rank}  # ranks that may send more results
 
     def pickle_function(self) -> None:
         """Pickle the function, if it must be sent, and make this rank's copy of it."""
@@ -216,8 +218,10 @@ class RootTasks(Member):
         if epoch != self._epoch:
             return
         self._rank_tasks[source] = done
-        if frames and frames[-1].lo == frames[-1].hi:  # after a failure, a rank sends no more
-            self.fail_task(pickle.loads(frames.pop().data), None)
+        if frames and frames[-1].lo == frames[-1].hi:
+            self._awaited.discard(source)
+            if (failure := pickle.loads(frames.pop().data)) is not None:
+                self.fail_task(failure, None)
         self._arrived += [(source, frame) for frame in frames]
 
     def unpacked(self, outcome: Unpickled) -> Iterator[tuple[int, Frame, list[Any]]]:
@@ -418,19 +422,18 @@ class MapResults:
         """Write results to the checkpoint, if there is one; raise what the file raises."""
         if not self._unwritten:
             return
-        found = [pair for run, values in self._unwritten for pair in zip(range(run.lo, run.hi), values, strict=True)]
+        unwritten, self._unwritten = self._unwritten, []
+        found = [pair for run, values in unwritten for pair in zip(range(run.lo, run.hi), values, strict=True)]
         if self._keep_exceptions:
             found = [(position, value) for position, value in found if not isinstance(value, Exception)]
         try:
             self._store(found)
         except (TypeError, ValueError):
-            self._unwritten = []
             for position in [k for k, value in found if not is_storable(value)][:1]:
                 self.refused = next((run.rank, position) for run in self.runs if run.lo <= position < run.hi)
                 self._store([(k, value) for k, value in found if is_storable(value)])  # for a later run
             raise
-        self._fresh.extend((self._order[run.lo : run.hi], values) for run, values in self._unwritten)
-        self._unwritten = []
+        self._fresh.extend((self._order[run.lo : run.hi], values) for run, values in unwritten)
         self._write_at = time.perf_counter() + FLUSH_S
 
     def _store(self, found: Sequence[tuple[int, Any]]) -> None:
@@ -490,6 +493,7 @@ class RootMap(RootTasks):
         )  # fmt: skip
         self._one_by_one = False  # the caller takes results as they arrive
         self._due = False  # the caller's frame is due, or results are to be written
+        self._stopped, self._stop_until = False, 0.0  # nothing more begins; until when the rest is awaited
 
     def begin_all(self) -> None:
         """Begin it on all ranks."""
@@ -567,6 +571,8 @@ class RootMap(RootTasks):
     @property
     def over(self) -> bool:
         """True if the map is complete, or there is something for the caller."""
+        if self._stopped:
+            return self._due or not (self._awaited or self._arrived) or time.perf_counter() > self._stop_until
         return self._due or self.complete_for_others
 
     @property
@@ -635,10 +641,26 @@ class RootMap(RootTasks):
         maps.ended(len(self._plan.order), seconds, self._rank_tasks, self.threads_s)
 
     def _write_rest(self) -> None:
-        """Write what a map that is dropped, or has failed, has received, so that a later run need not compute it."""
+        """Write what all ranks have finished of a map that is dropped, or has failed, for a later run."""
         if self._found.has_checkpoint:
-            with interrupts():
-                while self._arrived:
-                    self.done(arrived := Arrived(self._arrived), self.run(arrived))
+            if not self._found.complete:
+                self._await_rest()
             self._write()
             self._found.close()
+
+    def _await_rest(self) -> None:
+        """Let all ranks end what they have begun, and wait for its results; after Ctrl-C, for a second only."""
+        ranks, self._stopped, warned = self.ranks, True, False
+        ranks.stealer.end()
+        ranks.orders.send_all(Tag.STOP, b"", [])
+        while self._awaited or self._arrived:
+            self._stop_until = time.perf_counter() + PATIENCE_S
+            while not self.over:
+                self.work(calls=False)
+            interrupts().check()
+            if not isinstance(self.failed, Exception | None):
+                return
+            if self._awaited and not warned:
+                warned = True
+                who = named_ranks(sorted(self._awaited))
+                warn(f"a map with a checkpoint ends early: the tasks that run on {who} are awaited, to keep their results")

@@ -3,6 +3,7 @@
     the root's order      a rank other than the root
     START                 begins its interval: chunks that its `Stealer` chooses, until none is left on its host; then steals
     TASK                  runs a batch: items of the map under way, or else calls that were submitted to an executor
+    STOP                  begins nothing more of the map, and sends the results of what it has begun: for the checkpoint
     END, CLOSE            leaves the loop
 """
 
@@ -387,8 +388,14 @@ class Worker(Member):
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `Member`; drop the batches not begun if another order has arrived behind them, or after a failure here."""
-        sends = super().turn(now, arrived)
-        self.ranks.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
+        ranks, sends = self.ranks, super().turn(now, arrived)
+        ranks.orders.drop(Tag.TASK, all_of_them=self.failed is not None)
+        if (order := ranks.orders.first) is not None and order.tag == Tag.STOP:
+            ranks.orders.follow()
+            ranks.stealer.end()
+            if self.failed is None:
+                self._put_last(0, None)
+            sends += self.flush(now, idle=True)
         return sends
 
     def run(self, job: Any) -> Any:
@@ -449,7 +456,7 @@ class Worker(Member):
         return (result for result in nothing)
 
     def put(self, lo: int, hi: int, values: Any, seconds: float) -> None:
-        """Pass on results, see `Member`, which are pickled; or a failure, with lo == hi."""
+        """Pass on results, see `Member`, which are pickled; or the last message, with lo == hi."""
         self._frames.append(Frame(lo, hi, values, seconds))
         self._bytes += len(values)
 
@@ -457,8 +464,12 @@ class Worker(Member):
         """See `Member`."""
         if self.failed is None:
             self.failed = error
-            self.put(failure.task, failure.task, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), 0.0)
-            self._bytes = FLUSH_BYTES
+            self._put_last(failure.task, failure)
+
+    def _put_last(self, position: int, failure: TaskFailure | None) -> None:
+        """Pass on that no results of this rank follow, and its failure; this is sent in the next turn."""
+        self.put(position, position, pickle.dumps(failure, pickle.HIGHEST_PROTOCOL), 0.0)
+        self._bytes = FLUSH_BYTES
 
     def flush(self, now: float, *, idle: bool) -> list[PoolSend]:
         """See `Member`."""

@@ -62,7 +62,7 @@ class TaskBatch(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """Results of the tasks at positions lo..hi-1; lo == hi: the failure of one, after which a map's rank sends no more."""
+    """Results of the tasks at positions lo..hi-1; lo == hi: a map's rank sends no more, after a failure, or None at STOP."""
 
     lo: int
     hi: int

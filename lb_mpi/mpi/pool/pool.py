@@ -196,9 +196,10 @@ class Pool:
         callback : a function that the root calls as callback(result) as results arrive; not of results from the checkpoint.
 
         Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the
-        remote traceback; its cause is the exception itself.  Tasks not yet begun are dropped, and the pool can still be
-        used.  In a pool whose methods all ranks call, every rank raises the error; but a rank whose own task raised
-        what is no Exception, such as SystemExit or KeyboardInterrupt, raises that.
+        remote traceback; its cause is the exception itself.  Tasks not yet begun are dropped (with a checkpoint, those that
+        run are awaited, and their results kept), and the pool can still be used.  In a pool whose methods all ranks call,
+        every rank raises the error; but a rank whose own task raised what is no Exception, such as SystemExit or
+        KeyboardInterrupt, raises that.
         """
         options = MapOptions(
             costs=costs, to=to, chunksize=chunksize, progress=progress, return_exceptions=return_exceptions,
