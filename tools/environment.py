@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 from tools import limited
 
 ROOT = Path(__file__).resolve().parent.parent
+STAMP = "lb_mpi.stamp"
 FOLDERS = {"mpich": ".venv", "openmpi": ".venv-openmpi"}
 SETUP_LIMIT_S = 1800.0  # a slow network is no hang
 
@@ -124,26 +125,44 @@ def prepare(environment: Environment, extras: Sequence[str] | None = None) -> No
 
     `extras` of lb_mpi that it is to have; None: its MPI and what tests need.
     """
-    stamp = environment.path / "lb_mpi.stamp"
     wanted_extras = ",".join((environment.mpi, "test") if extras is None else extras)
     with _alone():
-        fits = _stamp(wanted_extras)
-        if environment.python.exists() and stamp.is_file() and stamp.read_text() == fits:
+        if _fits(environment, wanted_extras):
             return
         what = f"{environment.mpi} from its wheel" if extras is None else f"the extras {wanted_extras}"
         print(f"setting up {environment.path.name} with {what} (half a minute to two) ...", flush=True)
         started = time.monotonic()
         try:
             shutil.rmtree(environment.path, ignore_errors=True)  # what was removed from setup.cfg must go, too
-            _run([interpreter(), "-m", "venv", str(environment.path)], environment)
+            first = Environment("mpich", ROOT / FOLDERS["mpich"])
+            linked = wanted_extras == "openmpi,test" and _fits(first, "mpich,test")
+            _run([interpreter(), "-m", "venv", *["--without-pip"] * linked, str(environment.path)], environment)
+            if linked:
+                _link_packages(first, environment)
             quiet = [] if sys.stderr.isatty() else ["--quiet"]
             install = ["install", *quiet, "--no-compile", "--disable-pip-version-check", "--no-input"]  # what is used is
             pip = [str(environment.python), "-m", "pip", *install, "--editable", f".[{wanted_extras}]"]
             _run(pip, environment, shown=not quiet)
-            stamp.write_text(fits)
+            (environment.path / STAMP).write_text(_stamp(wanted_extras))
         except OSError as error:
             raise SetupError(f"can't make {environment.path}: {error}") from error
         print(f"set up in {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _fits(environment: Environment, extras: str) -> bool:
+    stamp = environment.path / STAMP
+    return environment.python.exists() and stamp.is_file() and stamp.read_text() == _stamp(extras)
+
+
+def _link_packages(source: Environment, environment: Environment) -> None:
+    """Link the packages of `source` but its MPI: nothing else is left to find and unpack for pip, to compile for Python.
+
+    Scripts in bin/ are not there, so ruff, which is one, is left to pip; what Python is just writing has a name of its own.
+    """
+    (packages,) = source.path.glob("lib/python*/site-packages")
+    there = environment.path / packages.relative_to(source.path)
+    left_out = shutil.ignore_patterns(f"{source.mpi}*", "ruff*", "*lb_mpi*", "*.pyc.*")
+    shutil.copytree(packages, there, ignore=left_out, copy_function=os.link, dirs_exist_ok=True)
 
 
 def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> None:

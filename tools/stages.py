@@ -63,10 +63,11 @@ def check(environment: Environment, *command: str) -> Stage:
 
 
 def set_up(environment: Environment) -> Stage:
-    """Make a stage that sets up an environment, beside stages of another one."""
+    """Make a stage that sets up an environment, when another one has compiled what it imports."""
     command = check(environment, SET_UP)
     argv = [interpreter(), str(ROOT / "launch" / "test"), "--set-up-only"]
-    return command._replace(argv=lambda _: argv, variables={**environment.variables(), "MPI": environment.mpi})
+    variables = {**environment.variables(), "MPI": environment.mpi}
+    return command._replace(argv=lambda _: argv, variables=variables, after=(KERNELS,))
 
 
 def serial(

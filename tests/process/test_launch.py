@@ -11,7 +11,7 @@ import pytest
 from lb_mpi.cli.run import processes
 from tests.process.lab import gone, until
 from tests.process.started import LIMIT_S, started
-from tools import limited, schedule, stages, testing
+from tools import environment, limited, schedule, stages, testing
 from tools.counts import NO_TEST, Counts, count
 from tools.environment import FOLDERS, ROOT, SetupError, here, wanted
 
@@ -206,13 +206,26 @@ def test_the_variable_mpi_chooses():
     assert error.value.code == 2
 
 
+def test_the_other_mpi_gets_the_packages_of_the_first_without_its_mpi_as_links(tmp_path):
+    first, second = (environment.Environment(mpi, tmp_path / mpi) for mpi in FOLDERS)
+    for name in ("mpich-5.dist-info/RECORD", "lb_mpi-0.dist-info/RECORD", "ruff/a", "numpy/a.py", "numpy/a.pyc.17", "b.py"):
+        file = first.path / "lib/python3/site-packages" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (second.path / "lib/python3/site-packages").mkdir(parents=True)  # as venv makes it
+    environment._link_packages(first, second)
+    linked = [path for path in second.path.rglob("*") if path.is_file()]
+    assert sorted(path.name for path in linked) == ["a.py", "b.py"]
+    assert all(path.samefile(first.path / path.relative_to(second.path)) for path in linked)
+
+
 def test_variables_from_nothing_and_without_what_leads_away():
-    environment = wanted({})
-    bare = environment.variables({})
-    assert bare["PATH"].split(os.pathsep)[0] == str(environment.path / "bin")
+    usual = wanted({})
+    bare = usual.variables({})
+    assert bare["PATH"].split(os.pathsep)[0] == str(usual.path / "bin")
     assert bare["HOME"]
     away = {"PYTHONPATH": "/x", "PYTHONDONTWRITEBYTECODE": "1", "PMI_RANK": "3"}
-    kept = environment.variables({**away, "HOME": "/h", "PIP_CERT": "c"})
+    kept = usual.variables({**away, "HOME": "/h", "PIP_CERT": "c"})
     assert not {*away} & {*kept}
     assert kept["HOME"] == "/h"
     assert kept["PIP_CERT"] == "c"
