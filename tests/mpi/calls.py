@@ -50,7 +50,7 @@ def searched(_, problem=None, **options):
 
 
 def distributed(_, graph="mesh:3x4", **options):
-    lb_mpi.distribute(COMM, graph, **{"speeds": EVEN, **options}).close()
+    lb_mpi.distribute(COMM, graph, **{"speeds": EVEN, **(options or {"method": "block"})}).close()
 
 
 def reordered(_, graph=f"mesh:1x{SIZE}", speeds=SPEEDS, **options):

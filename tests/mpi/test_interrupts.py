@@ -304,11 +304,11 @@ class Saves(Handing):
 class Values(Handing):
     """A call that returns the same value on all ranks."""
 
-    expected = 2**15 - 1
+    expected = 2**12 - 1
     value = None
 
     def call(self):
-        self.value = lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda n: [2 * n, 2 * n + 1] if n < 2**14 else [])).value
+        self.value = lb_mpi.search(COMM, lb_mpi.TreeSearch(1, lambda n: [2 * n, 2 * n + 1] if n < 2**11 else [])).value
 
     def check(self, *, returned):
         assert self.value == (self.expected if returned else None)
@@ -346,7 +346,7 @@ class Trial:
     """One call, interrupted at one of its last events; all ranks have the same outcomes."""
 
     def __init__(self, press, one, at):
-        lb_mpi.Pool(COMM).close()  # in the first call on a communicator, ranks can't tell each other
+        communicator.duplicate(COMM).Free()  # in the first call on a communicator, ranks can't tell each other
         press.n, press.at = 0, at
         self.error = None
         try:

@@ -114,7 +114,7 @@ def receive_all():
 def used():
     """A new communicator on which a call of lb_mpi has been made before, so that ranks can ask each other."""
     comm = COMM.Dup()
-    reordered(comm)
+    communicator.duplicate(comm).Free()
     return comm
 
 

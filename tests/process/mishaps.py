@@ -7,14 +7,15 @@ from tests.process.lab import ROOT
 from tests.process.started import LIMIT_S, started
 
 HOST = socket.gethostname()
-DONE = f"start 2, 3 ranks: {sum(range(12))}\n"
+N = 2  # ranks, the last of which meets its fate, but for kill-root
+DONE = f"start 2, {N} ranks: {sum(range(4 * N))}\n"
 
 
 def argv(what, folder, *options):
     # mpi4py aborts the job when a program raises; without it, MPI_Finalize waits for the other ranks
     plain = [] if what == "interrupted" else ["-m", "mpi4py"]
     program = [sys.executable, *plain, str(ROOT / "tests" / "process" / "misfortune.py"), what, str(folder)]
-    return [sys.executable, str(ROOT / "launch" / "run"), "-n", "3", *options, "--", *program]
+    return [sys.executable, str(ROOT / "launch" / "run"), "-n", str(N), *options, "--", *program]
 
 
 def run(what, folder, env, *options):

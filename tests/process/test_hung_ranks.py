@@ -13,7 +13,7 @@ BLOCKED = "outside of lb_mpi, computing or blocked in MPI, for [0-9]+ s, "
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(("what", "hang_s", "reported", "line"), [  # what is said of rank 2, and a line of its stack
+@pytest.mark.parametrize(("what", "hang_s", "reported", "line"), [  # what is said of rank 1, and a line of its stack
     ("stop", "1", ["hangs: stopped for [0-9]+ s, in a map of lb_mpi.Pool$"], "in task\n"),
     ("receive-outside", "2", [f"hangs: {BLOCKED}"], "in main"),
     pytest.param(
@@ -27,14 +27,14 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_run_goes_on(tmp_path,
     assert code == 0, err
     assert out.endswith(DONE)
     for words in reported:
-        assert len(re.findall(f"^run: rank 2 on host {HOST} {words}", err, re.MULTILINE)) == 1, err
-    assert line in err.partition("run: Python stack of rank 2:\n")[2]
+        assert len(re.findall(f"^run: rank 1 on host {HOST} {words}", err, re.MULTILINE)) == 1, err
+    assert line in err.partition("run: Python stack of rank 1:\n")[2]
     assert "rank 0 on" not in err
     assert "restart 1 of 1" in err
 
 
 @needs_mpiexec
-@pytest.mark.parametrize(("what", "rank"), [("leave", "2"), ("leave-together", "[012]")])
+@pytest.mark.parametrize(("what", "rank"), [("leave", "1"), ("leave-together", "[01]")])
 def test_a_rank_that_leaves_without_finalizing_mpi_is_named_and_has_failed(tmp_path, run_env, what, rank):
     code, _, err = run(what, tmp_path, run_env, "--restarts", "1")
     assert code not in (0, processes.HUNG), err

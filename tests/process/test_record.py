@@ -1,7 +1,4 @@
-"""Recorded runs on MPI: each driver's record agrees with its own result, and a killed run's can be read.
-
-The record belongs to a process, so what is recorded runs in processes of their own, started by rank 0 alone.
-"""
+"""Recorded runs on MPI: each driver's record agrees with its own result, and a killed run's can be read."""
 
 import json
 import os
@@ -11,18 +8,16 @@ import sys
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 
-from lb_mpi.mpi.common import recorder
 from lb_mpi.record.events import Driver, Phase, Way
 from lb_mpi.record.record import read
 from tests.mpi.limits import largest_file
 from tests.process.lab import ROOT, until
-from tests.process.started import started
+from tests.process.started import needs_mpiexec, started
 from tools.environment import here
 
-own = MPI.COMM_WORLD.size != 3 or MPI.COMM_WORLD.rank > 0
-pytestmark = [pytest.mark.mpi, pytest.mark.skipif(own, reason="starts a run of its own: once is enough")]
+recorder = pytest.importorskip("lb_mpi.mpi.common.recorder", exc_type=ImportError)
+pytestmark = needs_mpiexec
 N = 3
 
 PROGRAM = """
@@ -93,7 +88,7 @@ if __name__ == "__main__":
 
 
 def job(folder, *arguments):
-    """A run of N ranks that is recorded in a folder; it has not the variables of the run that this test is in."""
+    """A run of N ranks that is recorded in a folder."""
     argv, variables = here().job(N, [sys.executable, *arguments])
     return {"args": argv, "env": {**variables, "LB_MPI_RECORD": str(folder), "PYTHONPATH": str(ROOT)}, "cwd": ROOT}
 
