@@ -97,6 +97,16 @@ def test_the_parts_of_the_time_add_up_and_the_sentence_has_the_number_of_the_bar
     assert "had no core, 40.0% of all ranks' time" in headline(run).words
 
 
+def test_one_of_a_thing_is_singular():
+    record = Record(100.0)
+    for at, driver in ((100.0, Driver.TASKS), (101.0, Driver.REBALANCE)):
+        record.enter(Phase.OWN, at)
+        record.step(Step(driver, at, at + 1.0, 1.0, 1.0, moved=1.0))
+    text = page(assemble([whole(record, 102.0, about(0, 1))]))
+    for words in ("1 task", "1 steal", "1 rebalancing", "1 vertex"):
+        assert f"{words}</td>" in text
+
+
 def test_many_short_calls_are_drawn_and_listed_as_means():
     record = Record(100.0)
     reasons = [record.reason(words) for words in ("kept", "changed")]
@@ -288,7 +298,7 @@ def test_a_page_of_a_thousand_ranks_is_small():
     assert strip(timeline(run, COLUMNS)).height == 1024
     assert len(page(run).encode()) <= MOST_BYTES
     few = assemble([("rank000000.lbrec", header(about(0, MOST_RANKS)) + frames[0])])
-    assert "20 parts of work, by drafts" in page(few)  # a dense matrix would need terabytes
+    assert "Parts of work, by drafts: 20, at most" in page(few)  # a dense matrix would need terabytes
 
 
 def test_a_run_in_which_nothing_happened_has_a_page():

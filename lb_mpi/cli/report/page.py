@@ -416,10 +416,14 @@ def _lines(run: Run, calls: Rows) -> list[list[str]]:
         lines.append([
             f"{begin:,}" if begin == end else f"{begin:,}\N{EN DASH}{end:,}",
             name, shown_seconds(span), shown_seconds(bound), f"{span / bound:.2f}" if bound else "-",
-            f"{n:,.0f} {unit}" if n else "-", f"{amount:,.0f} {what}" if amount else "-",
+            _counted(n, unit) if n else "-", _counted(amount, what) if amount else "-",
             _mean(first["before"][some]), _mean(first["after"][some]), words,
         ])  # fmt: skip
     return lines
+
+
+def _counted(number: float, plural: str) -> str:
+    return counted(round(number), "vertex" if plural == "vertices" else plural[:-1], plural)
 
 
 def slices(calls: Rows) -> int:
@@ -435,7 +439,7 @@ def _moves(moves: Mapping[Way, Any]) -> str:
         if not moved.nnz:
             continue
         picture, (words, unit) = square(moved), WAYS[way]
-        caption = f"{moved.sum():,.0f} {words}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
+        caption = f"{words.capitalize()}: {moved.sum():,.0f}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
         chart = picture.stored + twice(partial(drawn_matrix, picture, moved, unit))
