@@ -131,6 +131,14 @@ def test_costs_of_messages_count_only_with_a_unit():
     assert allocation_of(Graph.from_edges(4, [], [], None, [0.0] * 4), 1, [1.0], None, 1.0).counts.tolist() == [4]
 
 
+@pytest.mark.one_mpi
+@pytest.mark.parametrize("tiny", [1e-300, 1e300])
+def test_speeds_of_any_unit_give_the_same_numbers_of_vertices(tiny):
+    """Their product with the weight of a vertex is no float."""
+    graph = Graph.from_edges(40, [], [], None, [tiny ** (1 / 3)] * 40)
+    assert allocation_of(graph, 3, np.array([2.0, 1.0, 1.0]) * tiny, None, None).counts.tolist() == [20, 10, 10]
+
+
 def test_a_machine_counts_on_its_own_hosts():
     hosts = tuple(COMM.allgather(MPI.Get_processor_name()))
     none = np.zeros((SIZE, SIZE))

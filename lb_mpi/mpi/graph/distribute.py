@@ -241,15 +241,14 @@ def allocation_of(
 ) -> Allocation:
     """Return the number of vertices of mean weight that each of `size` ranks should get; see `distribute`."""
     fast = check_speeds(machine.speeds if speeds is None and machine is not None else np.asarray(speeds), size)
-    mean = float(graph.vertex_weights.mean()) or 1.0
+    times = (float(graph.vertex_weights.mean()) or 1.0) * (fast.max() / fast)
     if unit_s is None or machine is None or graph.n < 2:
-        return allocate(graph.n, mean * fast.max() / fast)
+        return allocate(graph.n, times)
     edge_bytes = float(graph.weights.mean()) if graph.n_edges else 0.0
     others = max(size - 1, 1)
     exchange: Floats = edge_bytes * machine.s_per_byte.sum(axis=1) / others
     pairs = graph.n * (graph.n - 1.0) / 2.0
-    times = unit_s * mean * fast.max() / fast
-    return allocate(graph.n, times, edge_probability=graph.n_edges / pairs, exchange=exchange)
+    return allocate(graph.n, unit_s * times, edge_probability=graph.n_edges / pairs, exchange=exchange)
 
 
 def _scatter(comm: MPI.Intracomm, pieces: Pieces | None, root: int) -> Piece:
