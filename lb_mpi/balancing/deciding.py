@@ -121,8 +121,9 @@ class Trigger:
     def __init__(self, when: When = "auto", every: int = 1, tolerance: float = 0.05) -> None:
         self.tolerance = number("tolerance", tolerance, above=0.0)
         self.every = integer("every", every, 1, unit="calls")
-        self.when = when
-        if not isinstance(when, str) or when not in ("auto", "always"):
+        if isinstance(when, str) and when in ("auto", "always"):
+            self.when: When = str(when)  # of numpy's strings, too
+        else:
             try:
                 self.when = number("when", when, above=0.0)
             except ValueError:

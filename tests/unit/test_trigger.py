@@ -34,6 +34,11 @@ def test_auto_weighs_the_saving_against_the_cost():
     assert [often.decide(0.2, 1.2, 1.0).act for _ in range(4)] == [False, True, False, True]
 
 
+def test_a_word_of_numpy_is_that_word():
+    """Or ranks would be said to give different arguments."""
+    assert repr(Trigger(np.str_("always")).when) == repr("always")
+
+
 def test_savings_that_did_not_come_true_are_not_expected_again():
     trigger = Trigger("auto")
     trigger.cost_s = 0.05
