@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.setup import OneRank, Setup, ThreeTerm, coefficients
 from lb_mpi.graph import Floats, Graph, parse
-from lb_mpi.rebalancing.flow import MAX_STEPS, Flow
+from lb_mpi.rebalancing.flow import Flow
 from lb_mpi.rebalancing.flow import level as level_flows
 
 
@@ -98,7 +98,7 @@ def merge(graph: Graph, flows: list[Floats]) -> Floats:
     return np.array([there[ends] for ends in zip(*(end.tolist() for end in graph.edges()), strict=True)])
 
 
-def level(quotient: Graph, loads: Floats, speeds: Floats, *, max_steps: int = MAX_STEPS, order: int = 1) -> list[Flow]:
+def level(quotient: Graph, loads: Floats, speeds: Floats, *, order: int = 1) -> list[Flow]:
     """The flows of a rebalancing: one object per rank, each of which receives its neighbours' numbers only.
 
     order : -1 for neighbours in the opposite order.
@@ -107,5 +107,5 @@ def level(quotient: Graph, loads: Floats, speeds: Floats, *, max_steps: int = MA
     near = [quotient.neighbours(rank).tolist()[::order] for rank in range(quotient.n)]
     each = zip(near, loads.tolist(), speeds.tolist(), strict=True)
     flows = [Flow(rank, others, load, speed, mean, size=quotient.n) for rank, (others, load, speed) in enumerate(each)]
-    level_flows(flows, max_steps=max_steps)
+    level_flows(flows)
     return flows

@@ -45,7 +45,7 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.deciding import NOISE, GraphTotals, Maxima, RankLoad, RebalanceDecision
-from lb_mpi.rebalancing.flow import MAX_STEPS, Flow, level
+from lb_mpi.rebalancing.flow import Flow, Levelling, level
 from lb_mpi.rebalancing.jobs import Build, Built, Pack, Repair
 from lb_mpi.rebalancing.messages import Links, RebalanceKind, RebalanceMessage, Steps, exchange, expected
 from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, still_touching
@@ -216,7 +216,7 @@ class Rebalancing(Story[None]):
         for rank, (work, speed, mask) in enumerate(about.tolist()):
             others = [other for other in range(self.size) if int(mask) >> other & 1]
             flows.append(Flow(rank, others, work, speed, mean_s, size=self.size, tolerance=tolerance))
-        level(flows, tolerance, MAX_STEPS)
+        level(flows, tolerance)
         self.outcome = self.outcome._replace(steps=flows[0].steps)
         return flows[self.rank]
 
@@ -224,11 +224,10 @@ class Rebalancing(Story[None]):
         """Find the flows.
 
         The largest residual is asked for every `period` steps, and read when the next one is due, so that no step waits for
-        it.  It ends, too, if that stays the same for as long as a change needs to reach all ranks: a rank beside which there
-        are only stray pieces has no edge for its load in this call.
+        it.
         """
-        period = max(2, (self.size - 1).bit_length())
-        number, rounds, stalled, last, asked = flow.start(), 0, 0, math.nan, list[tuple[int, Any]]()
+        period, levelling = max(2, (self.size - 1).bit_length()), Levelling(self.size, tolerance)
+        number, rounds, asked = flow.start(), 0, list[tuple[int, Any]]()
         while True:
             number = flow.step((yield from exchange(RebalanceKind.FLOW, dict.fromkeys(links, number), links, *asked)))
             rounds, asked = rounds + 1, []
@@ -236,11 +235,10 @@ class Rebalancing(Story[None]):
                 continue
             if rounds > period:
                 residual = float((yield Await((ALL,)))[ALL].maxima[0])
-                stalled, last = stalled + period if residual == last else 0, residual
-                if not (residual > tolerance and rounds < MAX_STEPS and stalled <= self.size):
+                if levelling.ends(residual, flow.steps):
                     break
             asked = [(ALL, Reduction(maxima=np.array([flow.residual])))]
-        self.outcome = self.outcome._replace(steps=rounds - 1)
+        self.outcome = self.outcome._replace(steps=flow.steps)
 
     # --- the move ---
 

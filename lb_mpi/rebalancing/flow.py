@@ -39,7 +39,7 @@ class Flow:
 
     flow = Flow(rank, neighbours, load, speed, mean, size=size)
     number = flow.start()                      # send it to all neighbours, receive theirs
-    while ...:                                 # until the largest `residual` of all ranks is at most the tolerance
+    while ...:                                 # until the largest `residual` of all ranks `ends` the `Levelling`
         number = flow.step(received)           # send it to all neighbours, receive theirs
 
     Parameters
@@ -94,16 +94,28 @@ class Flow:
         return max(self.time - self._threshold, 0.0)
 
 
-def level(flows: Sequence[Flow], tolerance: float = TOLERANCE, max_steps: int = MAX_STEPS) -> None:
-    """Let all ranks exchange their numbers in one process, until the largest residual is at most the tolerance.
+class Levelling:
+    """The rule when the steps end, the same on all ranks: it knows the largest residual of all ranks after some step.
 
-    It ends, too, if that stays the same in as many steps as there are ranks, which a change needs to reach them all.
+    They end at the tolerance, or if that residual stays the same in more steps than there are ranks, which a change needs to
+    reach them all: a rank beside which there are only stray pieces has no edge for its load in this call.
     """
-    numbers, stalled, last = [flow.start() for flow in flows], 0, math.inf
+
+    def __init__(self, size: int, tolerance: float = TOLERANCE) -> None:
+        self._size, self._tolerance = size, tolerance
+        self._last, self._since = math.nan, 0  # the residual, and the step since which it is the same
+
+    def ends(self, residual: float, step: int) -> bool:
+        """Return whether this step is the last one."""
+        if residual != self._last:
+            self._last, self._since = residual, step
+        return residual <= self._tolerance or step >= MAX_STEPS or step - self._since > self._size
+
+
+def level(flows: Sequence[Flow], tolerance: float = TOLERANCE) -> None:
+    """Let all ranks exchange their numbers in one process, until the steps end."""
+    numbers, levelling = [flow.start() for flow in flows], Levelling(len(flows), tolerance)
     while True:
         numbers = [flow.step({other: numbers[other] for other in flow.flows}) for flow in flows]
-        residual = max(flow.residual for flow in flows)
-        stalled = stalled + 1 if residual == last else 0
-        last = residual
-        if residual <= tolerance or flows[0].steps >= max_steps or stalled > len(flows):
+        if levelling.ends(max(flow.residual for flow in flows), flows[0].steps):
             return

@@ -51,7 +51,7 @@ SMALL = {
     [pytest.param(name, n, marks=[large] * (n == 1 and "three" in name)) for name in SMALL for n in (0, 1)],
 )
 def test_the_law_holds_in_every_reachable_state(name: str, failures: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(actor_module, "MAX_STEPS", 2)  # a flow of few steps: the orders matter here, not the balance
+    monkeypatch.setattr("lb_mpi.rebalancing.flow.MAX_STEPS", 2)  # of a flow: orders matter here, not balance
     monkeypatch.setattr(actor_module, "TOGETHER", 0)  # with more states than if each rank computes all flows
     states, ends = Explored(SMALL[name]).explore(failures)
     assert states >= 3
@@ -314,7 +314,7 @@ def opportunities_of(
         found.append(number)
         reports = [report(load, call_s=opportunities.call_s) for load in case.loads()]
         opportunities.decide(totals_of(reduced(reports)), case.size)
-        opportunities.took(9.0 if number in late else call_s)
+        opportunities.record_call(9.0 if number in late else call_s)
     return found
 
 
