@@ -278,7 +278,7 @@ class Opportunities:
         """Seconds of this rank's quickest one of the last five at which nothing moved; the others were longer by chance."""
         return min(self._calls_s, default=0.0)
 
-    def took(self, seconds: float) -> None:
+    def record_call(self, seconds: float) -> None:
         """Record how long this rank's last one took, at which nothing moved."""
         self._calls_s.append(seconds)
 

@@ -268,7 +268,7 @@ class Rebalancing(Handing):
         self.door = lb_mpi.distribute(COMM, f"mesh:8x{8 * SIZE}", method=self.method, speeds=np.ones(SIZE))
         self.values, self.before, speeds = self.door.vertices, self.door.vertices, np.resize([1.0, 0.25], SIZE)
         for _ in range(3):
-            self.door._balance._speeds.add(float(speeds[RANK]))
+            self.door._balance.speeds.recent.add(float(speeds[RANK]))
         return self
 
     def call(self):

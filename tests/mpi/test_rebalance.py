@@ -4,7 +4,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, deque
 from functools import partial
 
 import numpy as np
@@ -31,8 +31,8 @@ def deal(graph, method="block", **options):
 
 def at_speed(plan, speed):
     """Let this rank be so fast, as if that had been measured; what it has really computed since does not count."""
-    plan._balance._speeds.clear()
-    plan._balance._speeds.extend([speed] * 5)
+    plan._balance.speeds.recent.clear()
+    plan._balance.speeds.recent.extend([speed] * 5)
     plan._balance._before = None
 
 
@@ -238,7 +238,7 @@ def move(balance, owners, reason=BalanceReason.GAIN, cost=1.0):
 def after_a_move(speed, n, owners):
     """A rank with n vertices of cost 1 and a speed that has been measured, after a move."""
     balance = PlanBalance(np.ones(n))
-    balance._speeds.extend([speed] * 5)
+    balance.speeds.recent.extend([speed] * 5)
     move(balance, owners)
     return balance
 
@@ -256,7 +256,7 @@ def test_what_vertices_that_came_need_longer_than_expected_is_their_cost(owners,
     balance.learn(0)
     np.testing.assert_allclose(balance.costs, costs)
     assert balance.speed == pytest.approx(1.0)
-    assert balance.home == pytest.approx(4.0 * balance.load / len(owners))  # takes as long as before
+    assert balance.speeds.home == pytest.approx(4.0 * balance.load / len(owners))  # takes as long as before
     move(balance, np.zeros(4), BalanceReason.UNDONE, cost=2.0)  # as is known by now
     assert balance.speed == pytest.approx(2.0)
 
@@ -271,7 +271,7 @@ def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone():
 def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured():
     balance = after_a_move(1.0, 4, [0, 0, 1, 1])
     balance.given(np.full(4, 10.0))
-    assert (balance._speeds.usual(), balance.home) == pytest.approx((10.0, 40.0))  # in the new unit
+    assert (balance.speeds.recent.usual(), balance.speeds.home) == pytest.approx((10.0, 40.0))  # in the new unit
     for own_s in (0.0, 9.0, 18.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
@@ -295,8 +295,19 @@ def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(cost, 
     balance.opportunities._skipped = 9
     for own_s in (0.0, 1.0):
         assert balance.skips((own_s, 0.0), np.resize(cost, 6), 0.0, 0.0)
-    assert not balance._speeds
+    assert not balance.speeds.recent
     assert not recwarn
+
+
+def test_a_call_that_has_failed_leaves_nothing_in_the_unit_of_its_costs():
+    balance = PlanBalance(np.ones(6))
+    for own_s in (0.0, 2.0):
+        balance.measure(own_s, 0.0, 6.0)
+    before = balance.known
+    balance.given(np.full(6, 1e6))
+    balance.failed(before)
+    assert balance.known._replace(costs=None) == before._replace(costs=None)
+    assert balance.speeds == (6.0, deque([3.0]), deque([3.0]))
 
 
 def test_first_costs_between_two_opportunities_are_in_another_unit_and_no_speed():
@@ -305,7 +316,7 @@ def test_first_costs_between_two_opportunities_are_in_another_unit_and_no_speed(
     balance.opportunities._skipped = 9
     for own_s in (0.0, 2.0):
         assert balance.skips((own_s, 0.0), np.full(6, 1e6), 0.0, 0.0)
-    assert [*balance._speeds] == [3.0]
+    assert [*balance.speeds.recent] == [3.0]
 
 
 @pytest.mark.one_mpi

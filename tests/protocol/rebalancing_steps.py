@@ -82,7 +82,7 @@ class Program:
         size = len(ranks)
         totals = totals_of(reduced([
             report(
-                one.report(), call_s=one.opportunities.call_s, grown=one.grown, latest=one.latest, home=one.home,
+                one.report(), call_s=one.opportunities.call_s, grown=one.grown, latest=one.latest, home=one.speeds.home,
                 planned=one.planned,
             )
             for one in ranks
@@ -92,7 +92,7 @@ class Program:
         for one in ranks:
             one.consider(decisions[0])
             if not decisions[0].act:
-                one.opportunities.took(self._call_s)
+                one.opportunities.record_call(self._call_s)
         return decisions[0]
 
     def _move(self, ranks: list[PlanBalance], decided: RebalanceDecision) -> bool:

@@ -101,12 +101,25 @@ class Given(NamedTuple):
         return zlib.crc32(repr((*self.arguments, self.costs is None, self.values.words)).encode())
 
 
+class PlanSpeeds(NamedTuple):
+    """Numbers of a rank in the unit of its costs: its speeds, and its load with its first vertices."""
+
+    home: float
+    recent: MeasuredSpeeds
+    all: deque[float]  # of all calls, also before moves
+
+    def scaled(self, factor: float) -> PlanSpeeds:
+        """Return the same in another unit."""
+        speeds = deque((factor * speed for speed in self.all), self.all.maxlen)
+        return PlanSpeeds(factor * self.home, MeasuredSpeeds(factor * speed for speed in self.recent), speeds)
+
+
 class CostsAndSpeeds(NamedTuple):
     """The costs and speeds that a rank knows."""
 
     costs: Floats
     given: bool  # the costs are the caller's
-    speeds: tuple[float, ...]
+    speeds: PlanSpeeds
 
 
 class PlanBalance:
@@ -115,8 +128,7 @@ class PlanBalance:
     def __init__(self, costs: Floats, first_cut: float = math.inf) -> None:
         self.history = rebalances()
         self.set_costs(costs)  # at first the weights of the vertices
-        self._speeds = MeasuredSpeeds()
-        self._all = deque[float](maxlen=USUAL * MOST_MEMORY)  # speeds of all calls, also before moves
+        self.speeds = PlanSpeeds(self.load, MeasuredSpeeds(), deque(maxlen=USUAL * MOST_MEMORY))
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self._queued_s = self._own_s = 0.0  # since the last opportunity
         self.loads_kernels = False  # this plan moves vertices by them, and has not loaded them yet
@@ -126,9 +138,7 @@ class PlanBalance:
         self.opportunities = Opportunities(first_cut)
         self.undo: Undo | None = None  # how the last move is undone
         self.grown = False  # this rank got vertices in it
-        self._earlier, self._earlier_load = MeasuredSpeeds(), 1.0  # speeds and load before it
-        self.home = self.load  # its load with its first vertices
-        self._all_earlier, self._home_earlier = self._all, self.home  # and these
+        self._earlier, self._earlier_load = self.speeds, 1.0  # before it
         self.planned = math.nan  # load after the move that is being considered
         self._learned = True  # what came in it
 
@@ -143,8 +153,8 @@ class PlanBalance:
             self._own_s += since_s
             self._queued_s += min(queued_s - self._before[1], since_s)
             if since_s > 0.0 and load > 0.0:
-                self._speeds.add(load / since_s)
-                self._all.append(load / since_s)
+                self.speeds.recent.add(load / since_s)
+                self.speeds.all.append(load / since_s)
         self._before = own_s, queued_s
 
     def report(self) -> RankLoad:
@@ -170,22 +180,22 @@ class PlanBalance:
         memory = self.opportunities.payback.memory
         if memory == 1 or math.isnan(self.latest):
             return self.latest
-        return statistics.median([*self._all][-USUAL * memory :])
+        return statistics.median([*self.speeds.all][-USUAL * memory :])
 
     @property
     def latest(self) -> float:
         """The same in the last calls."""
-        return self._speeds.usual(LEAST if self.opportunities.trigger.when == "auto" else 1)
+        return self.speeds.recent.usual(LEAST if self.opportunities.trigger.when == "auto" else 1)
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
         before, self.waiting = self.load, None
         self.set_costs(costs)
         if before > 0.0 and self.load > 0.0:
-            self.home *= self.load / before
-            if not self._given:
-                self._speeds = MeasuredSpeeds(speed / before * self.load for speed in self._speeds)
-                self._all = deque((speed / before * self.load for speed in self._all), self._all.maxlen)
+            if self._given:
+                self.speeds = self.speeds._replace(home=self.speeds.home * self.load / before)
+            else:
+                self.speeds = self.speeds.scaled(self.load / before)
         self._given = True
 
     def set_costs(self, costs: Floats) -> None:
@@ -217,9 +227,9 @@ class PlanBalance:
         speeds change often.
         """
         fickle = self.opportunities.payback.memory > MOST_FICKLE
-        if fickle or self._learned or self._given or self.undo is None or len(self._speeds) < LEAST:
+        if fickle or self._learned or self._given or self.undo is None or len(self.speeds.recent) < LEAST:
             return
-        self._learned, expected, now = True, self._speeds[0], self._speeds.usual()
+        self._learned, expected, now = True, self.speeds.recent[0], self.speeds.recent.usual()
         came = self.undo.owners != rank
         if not came.any():
             came[:] = True
@@ -228,8 +238,9 @@ class PlanBalance:
             before, missing = self.load, self.load * (expected / now - 1.0)
             self.costs[came] *= min(max(1.0 + missing / work, 1.0 / MOST_LEARNED), MOST_LEARNED)
             self.load = float(self.costs.sum())
-            self._speeds = MeasuredSpeeds([self.load / before * now] * LEAST)
-            self.home *= self.load / before  # the time that it would take stays the same
+            factor = self.load / before  # the time that the first vertices would take stays the same
+            recent = MeasuredSpeeds([factor * now] * LEAST)
+            self.speeds = self.speeds._replace(home=factor * self.speeds.home, recent=recent)
 
     def moved(self, moved: Moved, outcome: RebalanceOutcome, rank: int) -> None:
         """Record a move; `costs` are still the old ones."""
@@ -238,30 +249,27 @@ class PlanBalance:
         if reason is BalanceReason.UNDONE:
             load = float(moved.costs.sum())  # of the vertices that are back; their costs may be known better
             known = load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
-            factor = load / self._earlier_load if known else 1.0
-            self._speeds = MeasuredSpeeds(speed * factor for speed in self._earlier)
-            self._all = deque((speed * factor for speed in self._all_earlier), self._all.maxlen)
-            self.home = self._home_earlier * factor
+            self.speeds = self._earlier.scaled(load / self._earlier_load if known else 1.0)
             self.undo, self.grown = None, False
             return
         self.opportunities.promises.make(outcome.before_s)
         self.undo, self.grown = Undo(moved.origin, [*moved.given]), bool(np.any(moved.origin != rank))
-        self._earlier, self._earlier_load, self._speeds = self._speeds, self.load, self._speeds.moved()
-        self._all_earlier, self._home_earlier = self._all.copy(), self.home
+        self._earlier, self._earlier_load = self.speeds, self.load
+        home, recent, every = self.speeds
+        self.speeds = PlanSpeeds(home, recent.moved(), every.copy())
         self._learned = self._given
 
     @property
     def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        return CostsAndSpeeds(self.costs, self._given, tuple(self._speeds))
+        return CostsAndSpeeds(self.costs, self._given, self.speeds.scaled(1.0))
 
     def failed(self, before: CostsAndSpeeds) -> None:
         """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
         cost_s = self.opportunities.trigger.cost_s
         self.opportunities, self.waiting = Opportunities(self.opportunities.first_cut), None
         self.opportunities.trigger.cost_s = cost_s
-        costs, self._given, speeds = before
-        self._speeds = MeasuredSpeeds(speeds)
+        costs, self._given, self.speeds = before
         self.set_costs(costs)
 
 
@@ -353,7 +361,7 @@ def rebalance(
         balance.consider(decided)
         if not decided.act:
             seconds = time.perf_counter() - began
-            balance.opportunities.took(seconds)
+            balance.opportunities.record_call(seconds)
             imbalance = decided.before
             balance.history.append(Rebalanced(False, reason_of(decided), imbalance, imbalance, 0, 0, cut, 0, seconds))
             return None
@@ -419,7 +427,7 @@ def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Giv
     """Return the sums and maxima of all ranks; collective."""
     numbers = report(
         mine, checksum=given.checksum, failed=given.failed is not None, call_s=balance.opportunities.call_s,
-        grown=balance.grown, latest=balance.latest, home=balance.home, planned=balance.planned,
+        grown=balance.grown, latest=balance.latest, home=balance.speeds.home, planned=balance.planned,
     )  # fmt: skip
     reducing = Reducing(presence.comm, numbers)
     presence.wait(reducing.done, reducing, name=NAME)
