@@ -36,8 +36,8 @@ def returned(function: Callable[..., Any], found: str, expected: str) -> str:
     function = getattr(function, "func", function)  # of functools.partial
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(function, "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
-    return f"{name} returned {found}: expected {expected}{place}"
+    location = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
+    return f"{name} returned {found}: expected {expected}{location}"
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None, *, unit: str = "") -> int:

@@ -49,14 +49,14 @@ def order_of(array: NDArray[Any]) -> Order:
     strides = [stride if n > 1 else 0 for n, stride in zip(array.shape, array.strides, strict=True)]
     inwards: list[int] = []  # the innermost first
     for axis in reversed(range(array.ndim)):
-        place = len(inwards)
+        position = len(inwards)
         for k in reversed(range(len(inwards))):
             other = abs(strides[inwards[k]])
             if strides[axis] and other:
                 if other <= abs(strides[axis]):
                     break
-                place = k
-        inwards.insert(place, axis)
+                position = k
+        inwards.insert(position, axis)
     order = tuple(~axis if strides[axis] < 0 else axis for axis in reversed(inwards))
     return () if order == tuple(range(array.ndim)) else order
 
@@ -169,15 +169,15 @@ class Chunk(NamedTuple):
 
 def packed(header: bytes, chunks: Sequence[Chunk]) -> Bytes:
     """Return a buffer of whole units of ALIGN bytes: a header of at most one unit, then the chunks, each aligned."""
-    end, layout = ALIGN, list[tuple[Chunk, tuple[int, ...], int]]()
+    end, layouts = ALIGN, list[tuple[Chunk, tuple[int, ...], int]]()
     for chunk in chunks:
         shape = len(chunk.array if chunk.rows is None else chunk.rows), *chunk.array.shape[1:]
         if n_bytes := chunk.array.dtype.itemsize * math.prod(shape):
-            layout.append((chunk, shape, end))
+            layouts.append((chunk, shape, end))
             end += _padded(n_bytes)
     buffer = np.empty(end, dtype=np.uint8)
     buffer[: len(header)] = np.frombuffer(header, np.uint8)
-    for (array, rows, order), shape, at in layout:
+    for (array, rows, order), shape, at in layouts:
         copy_rows(array, rows, ordered(shape, array.dtype, order, buffer.data, at))
     return buffer
 

@@ -22,16 +22,16 @@ class MicroSimulation:
     def __init__(self, number: int) -> None:
         """Make it; a few are much stiffer than the others."""
         self.stiffness = 1.0 + 15.0 * (number % 8 == 0) + number / SIMULATIONS
-        self.place, self.speed = 1.0, 0.0
+        self.position, self.speed = 1.0, 0.0
 
     @task
     def solve(self, macro: float, dt: float) -> float:
         """Advance by a window; the force."""
         n = int(1500 * self.stiffness)
         for _ in range(n):
-            self.speed -= dt / n * (self.stiffness * self.place**3 + macro)
-            self.place += dt / n * self.speed
-        return float(self.stiffness * self.place**3)
+            self.speed -= dt / n * (self.stiffness * self.position**3 + macro)
+            self.position += dt / n * self.speed
+        return float(self.stiffness * self.position**3)
 
 
 def solve(simulations: list[MicroSimulation], macro: float) -> list[MicroSimulation]:
@@ -50,8 +50,8 @@ def initial(comm: Any) -> list[MicroSimulation]:
 
 def force(comm: Any, simulations: list[MicroSimulation]) -> float:
     """Return the mean force, the result for the macro program; the same on any number of ranks."""
-    places = [place for some in comm.allgather([one.place for one in simulations]) for place in some]
-    return float(sum(places) / len(places))
+    positions = [position for some in comm.allgather([one.position for one in simulations]) for position in some]
+    return float(sum(positions) / len(positions))
 
 
 def before(comm: Any) -> Any:

@@ -177,7 +177,7 @@ def _first_least(values: Floats) -> int:
 
 
 class Comparison(NamedTuple):
-    """The place of one p among those of all arrangements: Pr, Pct and N of Jin and Wang.  Equal ones are on neither side."""
+    """Compares one p with those of all arrangements: Pr, Pct and N of Jin and Wang.  Equal ones are on neither side."""
 
     p: float
     least: float

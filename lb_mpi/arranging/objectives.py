@@ -8,8 +8,8 @@ paper     the tau of `diffusion.setup.paper_tau`: the error falls by 1 - lambda_
 
 Changes are estimated at two levels.  `swap_bounds` is fast, and never above the true cost: by Rayleigh's quotient, the
 mode of lambda_2 gives an upper bound of the new lambda_2, and the mode of lambda_P a lower bound of the new lambda_P.
-A swap with too high a bound is discarded.  `first_below` and `place` are sharper: for uniform by the secular equation,
-which is exact if all modes are known; for paper by Rayleigh-Ritz in the span of some low modes.
+A swap with too high a bound is discarded.  `first_below` and `placement_costs` are sharper: for uniform by the secular
+equation, which is exact if all modes are known; for paper by Rayleigh-Ritz in the span of some low modes.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def bisect(
 
 
 @njit(cache=True, error_model="numpy")
-def ends_after_place(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
+def ends_after_placement(seen: LayoutModes, vertices: Ints, speed: float) -> tuple[Floats, Floats]:
     """Return (n,) lambda_2 and (n,) lambda_P if one of the (n,) vertices gets the speed."""
     values, speeds, m = seen.values, seen.speeds, len(seen.values)
     low, high = np.full(len(vertices), values[0]), np.full(len(vertices), values[m - 1])
@@ -282,7 +282,7 @@ class _UniformChanges:
         self.cost = float(modes.values[-1] / modes.values[0])
 
     def placement_costs(self, vertices: Ints, speed: float) -> Floats:
-        low, high = ends_after_place(self._seen, vertices, speed)
+        low, high = ends_after_placement(self._seen, vertices, speed)
         return high / low
 
     def swap_bounds(self, first: Ints, second: Ints) -> Floats:

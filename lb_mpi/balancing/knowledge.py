@@ -146,24 +146,24 @@ class RowCosts:
         total[~usable] = 1.0
 
         def expected(rank: int, same: Floats | float) -> tuple[NDArray[np.bool_], Floats, Floats]:
-            """Blocks of which this rank has measured most rows, beside `same`; ticks that it expects, and that it took."""
+            """Blocks of which this rank has measured most rows, beside `same`; ticks that it expects, and those measured."""
             its = np.add.reduceat(np.where(measured_by == rank, before, 0.0), starts)
-            took = ticks - (total - its)
-            return usable & (its > 0.5 * total) & (its + same > (1.0 - BLURRED) * total) & (took > 0.0), its, took
+            measured = ticks - (total - its)
+            return usable & (its > 0.5 * total) & (its + same > (1.0 - BLURRED) * total) & (measured > 0.0), its, measured
 
         same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
-        clear, own, took = expected(self.rank, same)
+        clear, own, measured = expected(self.rank, same)
         informs = clear & (by != self.rank)
         ratios = np.log(tick_work / tick_work[self.rank])
         weight = ticks * tick_work[by]
         observed = [
-            Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + math.log(own[k] / took[k]))
+            Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + math.log(own[k] / measured[k]))
             for k in np.flatnonzero(informs).tolist()
         ]
         for rank in self._suspected & set(measured_by.tolist()):  # its rows have come home
-            clear, its, took = expected(rank, own)
+            clear, its, measured = expected(rank, own)
             returned = clear & (by == self.rank)
-            excess = np.log(took[returned] / its[returned])
+            excess = np.log(measured[returned] / its[returned])
             if len(excess) >= SEVERAL and (excess.min() > CLEAR or excess.max() < -CLEAR):
                 informs |= returned
                 self._suspected.discard(rank)
@@ -335,7 +335,7 @@ class Knowledge:
         self._made = PlanMade()
         self._n_lending = 0  # rounds with planned loans of rows with the current checksum
         self._learned: Learned | None = None  # in the last call; None: it was at home, where no rank helps another
-        self.took = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
+        self.last_work = math.nan  # units of work of its rows in the last round alone, unsmoothed; NaN: unknown
         self._times = HomeTimes()
         self._even = False  # the last full call was balanced
         self._quick: tuple[Floats, list[Rowset]] | None = None  # in quick calls: sizes of rows, blocks at home
@@ -354,7 +354,7 @@ class Knowledge:
     @property
     def home_s(self) -> float:
         """The seconds of its rows in the last round, if it had computed them alone; NaN: unknown."""
-        return self.took / float(self.speeds[self.index])
+        return self.last_work / float(self.speeds[self.index])
 
     @property
     def relative_speeds(self) -> Floats:
@@ -420,7 +420,7 @@ class Knowledge:
 
     def learn(self, learned: Learned, report: RankReport) -> RankReport:
         """Learn from what was measured in a round that is no quick one; return the report with what is known of its rows."""
-        self.took = math.nan
+        self.last_work = math.nan
         if report.failed:
             return report
         assert self.costs is not None
@@ -454,7 +454,7 @@ class Knowledge:
         # The kept part of planned loans was planned for the borrowers: count it there, whoever computed it.
         planned = learned.planned_ticks * own_tick_work - (lent - given)
         helped_work += planned * self._kept / (1.0 - self._kept)
-        self.took = work * len(self.costs) / n_known if n_known else math.nan
+        self.last_work = work * len(self.costs) / n_known if n_known else math.nan
         return report._replace(work=self.work_of_rows, helped=helped_work, observed=tuple(seen))
 
     def know(self, speeds: Floats, late: Floats, imbalance: float) -> None:

@@ -195,8 +195,8 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
 
     `positions[k]`, counted from 0, is the speed (or host of the list) at vertex k; `p` is lambda_P / lambda_2 of S^-1 A A^T,
     and `p_before`; `steps_predicted` of fos to the tolerance; `note` says why nothing was gained, if so; `hosts` is the list
-    in its new order.  For the method "paper" in small graphs, `place` has the paper's Pr (`relative`), Pct (`percentile`)
-    and numbers of arrangements (`below`, `above`).
+    in its new order.  For the method "paper" in small graphs, `comparison` has the paper's Pr (`relative`), Pct
+    (`percentile`) and numbers of arrangements (`below`, `above`).
     """
     from lb_mpi.arranging.arrange import MAX_EXHAUSTIVE, arrange, compare_with_all  # late: needs numba
 
@@ -225,7 +225,7 @@ def arrange_nodes(options: argparse.Namespace) -> Output:
     }
     if options.method == "paper" and graph.n <= MAX_EXHAUSTIVE:
         at = compare_with_all(graph, speeds, found.p)
-        result["place"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
+        result["comparison"] = {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     if hosts:
         result["hosts"] = format_hosts(hosts[k] for k in found.positions.tolist()).splitlines()
     return Output(result, _describe_arrangement(result))
@@ -242,8 +242,8 @@ def _describe_arrangement(result: dict[str, Any]) -> list[str]:
     ]
     if result["note"]:
         lines.append(result["note"])
-    if "place" in result:
-        at = result["place"]
+    if "comparison" in result:
+        at = result["comparison"]
         lines.append(
             f"of all {at['n']:,} arrangements: p from {at['least']:.2f} to {at['greatest']:.2f}; {at['below']:,} are below "
             f"this one, {at['above']:,} above; Pr {at['relative']:.1%}, Pct {at['percentile']:.2%}"

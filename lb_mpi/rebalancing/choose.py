@@ -117,10 +117,10 @@ def zone(home: Home, layers: int, work: float) -> tuple[Ints, Zone]:
     seen = near_border(graph, outer, labels, rank, other, layers, work)
     found = np.nonzero(seen)[0]
     high = max(rank, other)
-    place = np.empty(n_local, np.int64)  # of the vertices found
+    index = np.empty(n_local, np.int64)  # of the vertices found
     most = 0
     for k in range(len(found)):
-        place[found[k]] = k
+        index[found[k]] = k
         most += graph.indptr[found[k] + 1] - graph.indptr[found[k]]
     indptr, sides = np.zeros(len(found) + 1, np.int64), np.empty(len(found), np.int64)
     heads, kinds, weights = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
@@ -131,7 +131,7 @@ def zone(home: Home, layers: int, work: float) -> tuple[Ints, Zone]:
             u = graph.indices[e]
             within = labels[u] == rank or labels[u] == other
             if u < n_local and seen[u]:
-                heads[end], kinds[end] = place[u], INSIDE
+                heads[end], kinds[end] = index[u], INSIDE
             elif start <= u < stop:
                 heads[end], kinds[end] = numbers[u], OTHER + (labels[u] == high) if within else ELSEWHERE
             elif within:
@@ -260,9 +260,9 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
                 if kind == INSIDE:
                     u = begin + one.heads[e]
                 elif kind == OTHER or kind == OTHER + 1:
-                    place = find(another.numbers, one.heads[e])
-                    if place >= 0:
-                        u = other_begin + place
+                    index = find(another.numbers, one.heads[e])
+                    if index >= 0:
+                        u = other_begin + index
                     else:
                         rest[v, kind - OTHER] += one.weights[e]
                         tied[v] = False
@@ -302,7 +302,7 @@ def join(low: Zone, high: Zone, stay: float) -> Pair:
 
 @inlined
 def find(numbers: Ints, number: int) -> int:
-    """Return the place of a number among ascending ones, or -1."""
+    """Return the index of a number among ascending ones, or -1."""
     low, high = 0, len(numbers)
     while low < high:
         middle = (low + high) >> 1
@@ -464,9 +464,9 @@ def answer(
         labels[found[k]] = high if side[first + k] else low
     for k in range(m):
         reply[2 + k] = high if side[second + k] else low
-        place = find(numbers[start:stop], theirs.numbers[k])
-        if place >= 0:
-            labels[start + place] = reply[2 + k]
+        index = find(numbers[start:stop], theirs.numbers[k])
+        if index >= 0:
+            labels[start + index] = reply[2 + k]
     copy_to(reply, 2 + m, labels[sent])
     return reply, given, left
 

@@ -67,7 +67,7 @@ def rows_of(part: GraphPart, costs: Floats, owners: Owners, index: Ints) -> Movi
 
 
 def joined(parts: Sequence[Moving]) -> tuple[Moving, Ints]:
-    """Join rows, at least one; return them sorted by vertex, and (n,) the place of each in the order of `parts`."""
+    """Join rows, at least one; return them sorted by vertex, and (n,) the position of each in the order of `parts`."""
     pieces = [one.piece for one in parts]
     vertices = np.concatenate([one.vertices for one in pieces])
     degrees = np.concatenate([np.diff(one.indptr) for one in pieces])

@@ -44,7 +44,7 @@ def move_cuts(loads: ArrayLike, shares: ArrayLike, tolerance: float) -> Floats:
     """Return (P - 1,) cuts between the ranges of P ranks that stay where they are as far as the shares allow it.
 
     loads (P,) : the present work of the ranges, in order.  shares (P,) : as for `slabs`.  No range gets more work than
-    1 + tolerance times its share of all.  From the first to the last, each cut moves the shortest way to a place that
+    1 + tolerance times its share of all.  From the first to the last, each cut moves the shortest way to a point that
     leaves enough room for the ranges behind it.
     """
     work, share = check_loads(loads), check_speeds(shares, name="shares")
@@ -115,8 +115,8 @@ class _Ranges:
         good = [self.ends[-1:]] * size  # ends of each range from which the ranges behind it can go on
         for k in range(size - 1, 0, -1):
             here = np.arange(self._low[k - 1], self._high[k - 1] + 1)
-            place = np.searchsorted(good[k], here + self._least[k])  # of the first end of range k
-            here, first = here[place < len(good[k])], good[k][place[place < len(good[k])]]
+            index = np.searchsorted(good[k], here + self._least[k])  # of the first end of range k
+            here, first = here[index < len(good[k])], good[k][index[index < len(good[k])]]
             good[k - 1] = here[before[first] - before[here] <= self._work(time, k)]
         ends, end = np.empty_like(self.ends), 0
         for k, old in enumerate(self.ends.tolist()):

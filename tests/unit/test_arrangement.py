@@ -50,8 +50,8 @@ def test_the_place_of_the_greedy_among_all_arrangements(command):
     assert (at.least, at.greatest) == (pytest.approx(every.min()), pytest.approx(every.max()))
     assert at.relative == pytest.approx((found.p - every.min()) / (every.max() - every.min()))
     line = "arrange --graph 2,3/1,4,6/1,5/2/3,6/2,5 --speeds 1,2,3,4,5,6 --method paper"
-    place = command(line, "--json").json["place"]
-    assert place == {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
+    comparison = command(line, "--json").json["comparison"]
+    assert comparison == {**at._asdict(), "relative": at.relative, "percentile": at.percentile}
     assert f"{at.below} are below this one, {at.above} above; Pr " in command(line).out
     with pytest.raises(ValueError, match="all arrangements of 16 vertices: expected at most 9"):
         methods_module.compare_with_all(parse("mesh:4x4"), np.ones(16), 1.0)

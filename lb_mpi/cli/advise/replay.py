@@ -253,11 +253,11 @@ def replay_exchange(run: Run) -> Replayed | None:
     if not busy.any():
         raise ValueError("exchange: no rank computed between exchanges in the record: expected one at least")
     share = core_share(ranks, steps)
-    took = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
-    speeds = weights / took  # weight per second, in all exchanges together
+    busy_s = np.where(busy, useful / np.where(busy, share, 1.0), math.nan)  # as busy as the recorded machine
+    speeds = weights / busy_s  # weight per second, in all exchanges together
     speeds = np.where(busy, speeds, np.nanmean(speeds))
     measured_s = float(spans(run, steps).sum())
-    talk_s = max(0.0, measured_s - float(np.nanmax(took)))  # beyond the slowest rank's computation
+    talk_s = max(0.0, measured_s - float(np.nanmax(busy_s)))  # beyond the slowest rank's computation
 
     best_s = float(weights.sum() / speeds.sum())
     static_s = best_s * (1.0 + IMBALANCE / 2.0) + talk_s, IMBALANCE * best_s

@@ -373,10 +373,10 @@ def row_costs(kind: str, n_ranks: int, n_rows: int, *, seed: int = 0, spread: fl
         rng = np.random.default_rng(check_seed(seed))
         drawn = list(rng.lognormal(-0.5 * spread**2, spread, (ranks, rows)))
         return lambda _call: drawn
-    place = np.arange(ranks * rows) / (ranks * rows)
+    positions = np.arange(ranks * rows) / (ranks * rows)
 
     def hot(call: int) -> Sequence[Floats]:
-        cost = 1.0 + 4.0 * spread * np.maximum(0.0, np.cos(2.0 * np.pi * (place - call / calls)))
+        cost = 1.0 + 4.0 * spread * np.maximum(0.0, np.cos(2.0 * np.pi * (positions - call / calls)))
         return list((cost / cost.mean()).reshape(ranks, rows))
 
     return hot

@@ -133,7 +133,7 @@ def _is_ours(frame: traceback.FrameSummary) -> bool:
 
 
 def location_of(function: object) -> str:
-    """Return where a function is defined, as `place`; "": not known."""
+    """Return where a function is defined; "": not known."""
     while isinstance(function, partial):
         function = function.func
     code = getattr(function, "__code__", None)
