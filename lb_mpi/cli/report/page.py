@@ -1,8 +1,8 @@
 """The page of a run: one self-contained HTML file; and its figures.   (pure)
 
-Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page; they stand in drawings in
-SVG, each of which is drawn twice, for a wide page and for a phone.  The PNG encoder has ten lines, since no package that
-lb_mpi needs has one.  The page's numbers are those of `run`.
+Rasters are PNGs with 16 colours, half a byte a pixel, so that a thousand ranks fit into a page.  The PNG encoder has ten
+lines, since no package that lb_mpi needs has one.  A `chart` is a box that is stretched to the width of the page, with its
+labels as text beside it.  The page's numbers are those of `run`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import math
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib import resources
 from itertools import groupby
@@ -66,10 +65,9 @@ MOST_ROWS, ROW_PIXELS = 1024, 20
 MOST_POINTS, LINES = 100, 20  # of a curve; of the table of calls
 SMOOTH = 200  # time slices if calls are short
 LEVELS = 15  # of a matrix, besides nothing
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 920, 290, 56, 12, 32, 50  # of a curve, and its margins
-PHONE, PHONE_HEIGHT = 366, 200  # of a curve on a phone
-RANK, MOST_STRIPS = (18.0, 5.0), 560.0  # height of a rank's strip; of all
-CELLS, DIGIT = 440.0, 7.5  # width of a matrix; of a digit
+RANK_PIXELS, MOST_STRIPS, LETTER = 18.0, 560.0, 12.0  # height of a rank's strip, of all, of a label
+CELLS, PHONE_CELLS, DIGIT = 440.0, 240.0, 7.5  # width of a matrix, on a phone; of a digit
+N_TIMES = 5  # labels of the time, at most, and 0
 ROUND = (1, 2, 5, 10)  # digits of a number on an axis of ranks or calls
 TIMES = [("time of a call", "var(--now)"), ("ideal time", "var(--soft)")]
 
@@ -86,20 +84,9 @@ class Picture(NamedTuple):
     each: int = 1  # ranks per row of pixels; 1 if each rank has at least one row
 
     @property
-    def name(self) -> str:
-        """Its id in the page."""
-        return f"p{zlib.crc32(self.png)}"
-
-    @property
-    def stored(self) -> str:
-        """The raster, of the width and height 1, for the drawings in which it is `scaled`."""
-        url = f"data:image/png;base64,{base64.b64encode(self.png).decode()}"
-        image = f'<image id="{self.name}" href="{url}" width="1" height="1" preserveAspectRatio="none"/>'
-        return f'<svg class="stored" width="0" height="0"><defs>{image}</defs></svg>'
-
-    def scaled(self, x: float, y: float, width: float, height: float) -> str:
-        """Return the raster as a part of a drawing."""
-        return f'<use href="#{self.name}" transform="translate({x:g} {y:g}) scale({width:g} {height:g})"/>'
+    def html(self) -> str:
+        """The raster, to fill the box of a chart."""
+        return f'<img alt="" src="data:image/png;base64,{base64.b64encode(self.png).decode()}">'
 
 
 def strip(parts: Floats) -> Picture:
@@ -177,57 +164,59 @@ def encode(pixels: NDArray[np.uint8], colours: list[str]) -> bytes:
     )
 
 
-# --- curves ----------------------------------------------------------------------------------------------------------
+# --- charts ----------------------------------------------------------------------------------------------------------
+
+
+Labels = Mapping[float, str]  # by fraction of an axis, from the left or from the top
+
+
+def chart(
+    kind: str, inside: str, left: Labels, below: Labels, what: str, *, lines: Iterable[float] = (), height: float = 0.0
+) -> str:  # fmt: skip
+    """Return a chart: a box of the style `kind`, with `inside`, labels on two sides, and horizontal lines.
+
+    what : for readers who can't see it; height : of the box, in pixels (0: that of the style)
+    """
+    y, x = (
+        "".join(f'<span style="{side}:{100 * at:.2f}%">{escape(words)}</span>' for at, words in labels.items())
+        for side, labels in (("top", left), ("left", below))
+    )
+    across = "".join(f'<hr style="top:{100 * at:.2f}%">' for at in lines)
+    style = f' style="height:{height:g}px"' if height else ""
+    return (
+        f'<div class="chart {kind}" role="img" aria-label="{escape(what)}"><div class="y">{y}</div>'
+        f'<div class="box"{style}>{across}{inside}</div><div class="x">{x}</div></div>'
+    )
 
 
 def durations(run: Run, calls: Rows) -> str:
     """Draw the time of each call and its ideal time, in milliseconds a call; "" for fewer than two calls.
 
-    Exchanges and rebalancings are left out: a step of the record has many exchanges.
+    Exchanges and rebalancings are left out: a step of the record has many exchanges.  Many calls are drawn as means of
+    neighbours, since curves of hundreds of short calls are noise.
     """
     calls = calls[:, ~np.isin(calls[0]["driver"], (Driver.EXCHANGE, Driver.REBALANCE))]
-    each = calls[0]["n"].astype(float)
-    if len(each) < 2:
+    n = calls[0]["n"].astype(float)
+    if len(n) < 2:
         return ""
-    curves = {"now": 1e3 * spans(run, calls) / each, "home": 1e3 * bounds(calls) / each}
-    return twice(lambda width: drawn(calls[0]["n"], curves, width))
-
-
-def drawn(n: Any, curves: Mapping[str, Floats], width: float = WIDTH) -> str:
-    """Draw curves over calls, `width` pixels wide.
-
-    n : (K,) calls in each entry; curves : (K,) milliseconds by style.  Many calls are drawn as means of neighbours, since
-    curves of hundreds of short calls are noise.
-    """
     numbers, each = np.cumsum(n) - n + 1, -(-len(n) // MOST_POINTS)
-    smooth = {name: _means(values, each) for name, values in curves.items()}
-    shown = np.concatenate([*smooth.values()])
-    most, last = ceiling(float(np.nanmax(shown))), int(numbers[-1])
-    height, right = HEIGHT if width == WIDTH else PHONE_HEIGHT, width - RIGHT
+    curves = {"now": _means(1e3 * spans(run, calls) / n, each), "home": _means(1e3 * bounds(calls) / n, each)}
+    middles = numbers[np.minimum(np.arange(len(curves["now"])) * each + each // 2, len(numbers) - 1)]
+    most, last = ceiling(float(np.nanmax([*curves.values()]))), int(numbers[-1])
 
-    def x(call: float) -> float:
-        return LEFT + (right - LEFT) * (call - 1) / max(1, last - 1)
+    def across(call: float) -> float:
+        return (call - 1) / max(1, last - 1)
 
-    def y(value: float) -> float:
-        return height - BOTTOM - (height - TOP - BOTTOM) * value / most
-
-    parts = [label((width + LEFT) / 2, height - 4, "call" + (f" (means of {each})" if each > 1 else ""))]
-    for level in (most * k / 4 for k in range(5)):
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{right}" y1="{y(level):.1f}" y2="{y(level):.1f}"/>')
-        parts.append(label(LEFT - 6, y(level) + 4, f"{level:.3g} ms", "end"))
-    for call in ticks(last):
-        parts.append(label(x(call), height - BOTTOM + 22, f"{call:,}"))
-    for name, values in smooth.items():
-        middles = numbers[np.minimum(np.arange(len(values)) * each + each // 2, len(numbers) - 1)]
+    drawn = ""
+    for name, values in curves.items():
         known = [(call, value) for call, value in zip(middles, values, strict=True) if math.isfinite(value)]
-        points = " ".join(f"{x(call):.1f},{y(value):.1f}" for call, value in known)
-        parts.append(f'<polyline class="{name}" points="{points}"/>')
-    return drawing(width, height, parts, "time of each call")
-
-
-def twice(draw: Callable[[float], str]) -> str:
-    """Draw for a wide page, and for a phone, of which the style shows one; "" if nothing is drawn."""
-    return f'<div class="desk">{wide}</div><div class="phone">{draw(PHONE)}</div>' if (wide := draw(WIDTH)) else ""
+        points = " ".join(f"{across(call):.4f},{1.0 - value / most:.4f}" for call, value in known)
+        drawn += f'<polyline class="{name}" points="{points}"/>'
+    levels = {1.0 - k / 4: f"{most * k / 4:,.6g} ms" for k in range(5)}
+    numbered = {across(call): f"{call:,}" for call in ticks(last)}
+    drawn = f'<svg viewBox="0 0 1 1" preserveAspectRatio="none">{drawn}</svg>'
+    caption = f"<figcaption>call{f' (means of {each})' if each > 1 else ''}</figcaption>"
+    return chart("curve", drawn, levels, numbered, "time of each call", lines=levels) + caption
 
 
 def ticks(last: int) -> list[int]:
@@ -249,17 +238,6 @@ def ceiling(value: float, digits: Sequence[int] = (1, 2, 4, 6, 8, 10)) -> float:
     """Return the next of the `digits` times a power of ten (of the default, a quarter has few digits); 0.01 for 0."""
     power = 10.0 ** math.floor(math.log10(value)) if value > 0.0 else 0.01
     return next(power * k for k in digits if power * k >= value * 0.999)
-
-
-def drawing(width: float, height: float, parts: Iterable[str], what: str) -> str:
-    """Assemble a drawing; `what` it shows is for readers who can't see it."""
-    return f'<svg viewBox="0 0 {width:g} {height:g}" role="img" aria-label="{escape(what)}">{"".join(parts)}</svg>'
-
-
-def label(x: float, y: float, words: str, anchor: str = "middle", kind: str = "") -> str:
-    """Write words at a point of a drawing."""
-    marked = f' class="{kind}"' if kind else ""
-    return f'<text{marked} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 # --- the page ----------------------------------------------------------------------------------------------------------
@@ -347,42 +325,38 @@ def _strips(run: Run, parts: Floats) -> str:
     caption = f"{how}. Ranks are grouped by host; {picture.width} time slices."
     caption += f" Each line stands for {each} ranks." if each > 1 else ""
     caption += f" Work includes the time {NO_CORE}." if NO_CORE in spent(run) else ""
-    chart = picture.stored + twice(lambda width: _drawn_strips(run, picture, width))
-    return f"<h2>What each rank did when</h2>{key}<figure>{chart}<figcaption>{escape(caption)}</figcaption></figure>"
+    drawn = f"<figure>{_strip(run, picture)}<figcaption>{escape(caption)}</figcaption></figure>"
+    return f"<h2>What each rank did when</h2>{key}{drawn}"
 
 
-def _drawn_strips(run: Run, picture: Picture, width: float) -> str:
+def _strip(run: Run, picture: Picture) -> str:
     """Draw the strips with their ranks, or hosts if there are too many ranks, and the time below."""
-    n, left = len(run.ranks), LEFT + 10
-    height = min(MOST_STRIPS, n * RANK[0]) if n * RANK[1] < MOST_STRIPS else MOST_STRIPS
-    across = width - left - RIGHT
-    parts = [picture.scaled(left, 0.0, across, height)]
+    n = len(run.ranks)
+    height = min(MOST_STRIPS, n * RANK_PIXELS)
     firsts = [next(k for k, one in enumerate(run.ranks) if one.about.host == name) for name in run.hosts]
-    edges = [height * k / n for k in (*firsts, n)]
-    parts += [f'<line class="grid" x1="0" x2="{width - RIGHT}" y1="{at:.1f}" y2="{at:.1f}"/>' for at in edges[1:-1]]
-    every = 1 if height / n >= 12.0 else n if len(firsts) > 1 else int(ceiling(max(1.0, 12.0 * n / height), ROUND))
+    edges = [k / n for k in (*firsts, n)]
+    every = 1 if height / n >= LETTER else n if len(firsts) > 1 else int(ceiling(max(1.0, LETTER * n / height), ROUND))
     named = {(begin + end) / 2: name[:9] for name, begin, end in zip(run.hosts, edges, edges[1:], strict=False)}
     if every < n or n == 1:
-        named = {height * (k + 0.5) / n: f"rank {run.ranks[k].about.rank}" for k in range(0, n, every)}
-    last = -99.0
+        named = {(k + 0.5) / n: f"rank {run.ranks[k].about.rank}" for k in range(0, n, every)}
+    shown: dict[float, str] = {}
     for at, name in named.items():
-        if at - last >= 12.0:
-            parts.append(label(left - 6, at + 4, name, "end"))
-            last = at
+        if not shown or (at - max(shown)) * height >= LETTER:
+            shown[at] = name
     unit, per_s = ("us", 1e6) if run.seconds < 2e-3 else ("ms", 1e3) if run.seconds < 2.0 else ("s", 1.0)
-    step = ceiling(run.seconds * per_s * 110.0 / across)
-    for k in range(int(run.seconds * per_s / step) + 1):
-        at = left + across * k * step / (run.seconds * per_s or 1.0)
-        parts.append(label(at, height + 18, f"{k * step:.6g} {unit}", "middle" if at < width - 40 else "end"))
-    return drawing(width, height + 24, parts, "what each rank did when")
+    whole = run.seconds * per_s or 1.0
+    step = ceiling(whole / N_TIMES)
+    times = {k * step / whole: f"{k * step:.6g} {unit}" for k in range(int(whole / step) + 1)}
+    what = "what each rank did when"
+    return chart("strips", picture.html, shown, times, what, lines=edges[1:-1], height=height)
 
 
 def _calls(run: Run, calls: Rows) -> str:
     if not calls.size:
         return ""
     parts = ["<h2>Calls, and what was decided</h2>"]
-    if chart := durations(run, calls):
-        parts.append(f'{_key(TIMES)}<figure class="chart">{chart}</figure>')
+    if drawn := durations(run, calls):
+        parts.append(f"{_key(TIMES)}<figure>{drawn}</figure>")
     header = ["calls", "what", "time", "ideal", "time / ideal", "done", "moved", "without lending", "actual", "decision"]
     parts.append(Table(header, _lines(run, calls), (1, 9), MOST_LINES).used().html("tight reason"))
     return "".join(parts)
@@ -439,45 +413,29 @@ def _moves(moves: Mapping[Way, Any]) -> str:
         if not moved.nnz:
             continue
         picture, (words, unit) = square(moved), WAYS[way]
-        caption = f"{words.capitalize()}: {moved.sum():,.0f}, at most {binned(moved)[0].max():,.0f} in a cell; blank: none."
+        caption = f"{words.capitalize()}: {moved.sum():,.0f}, from the row's rank to the column's; blank: none."
         if picture.each > 1:
             caption += f" Each cell is the sum of {picture.each} by {picture.each} ranks."
-        chart = picture.stored + twice(partial(drawn_matrix, picture, moved, unit))
-        parts.append(f'<figure class="matrix">{chart}<figcaption>{escape(caption)}</figcaption></figure>')
+        parts.append(f"<figure>{squares(picture, moved, unit)}<figcaption>{escape(caption)}</figcaption></figure>")
     return "".join(parts) if len(parts) > 1 else ""
 
 
-def drawn_matrix(picture: Picture, moved: Any, unit: str, width: float) -> str:
+def squares(picture: Picture, moved: Any, unit: str) -> str:
     """Draw a matrix with the numbers of its ranks, of its cells if they fit in, and a scale; inverted in the dark."""
-    n, sums, left, top = moved.shape[0], binned(moved)[0], 46.0, 4.0
-    most = float(sums.max(initial=0.0))
-    words = ("0", f"{most / 4:,.0f}" if most >= 4.0 else f"{most / 4:g}", f"{most:,.0f}")  # the colours show square roots
-    size = min(CELLS, width - left - 30.0 - DIGIT * max(map(len, words)))
-    cell = size / n
-    cells = [picture.scaled(left, top, size, size)]
+    n, sums = moved.shape[0], binned(moved)[0]
+    most, inside = float(sums.max(initial=0.0)), picture.html
     for row, column in zip(*np.nonzero(sums), strict=True) if len(sums) <= MOST_VALUES else ():
-        amount, number = float(sums[row, column]), f"{sums[row, column]:,.0f}"
-        x, y = left + cell * column, top + cell * row
-        title = f"<title>from {row} to {column}: {number} {unit}</title>"
-        cells.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{cell:.1f}" height="{cell:.1f}">{title}</rect>')
-        if DIGIT * len(number) <= cell:
-            cells.append(label(x + cell / 2, y + cell / 2 + 4, number, kind="dark" if amount <= LIGHT * most else "light"))
-    colours, at = _ramp(), left + size + 14.0
-    each = size / len(colours)
-    cells += [
-        f'<rect x="{at:g}" y="{top + each * k:.1f}" width="12" height="{each + 0.5:.1f}" style="fill:{colour}"/>'
-        for k, colour in enumerate(colours)
-    ]
-    parts = [label(at + 16, top + y, amount, "start") for amount, y in zip(words, (size, size / 2 + 4, 10.0), strict=True)]
-    step = int(ceiling(max(1.0, 24.0 / cell), ROUND))
-    for k in range(0, n, step):
-        parts.append(label(left - 6, top + cell * (k + 0.5) + 4, f"{k}", "end"))
-        parts.append(label(left + cell * (k + 0.5), top + size + 16, f"{k}"))
-    parts.append(label(left + size / 2, top + size + 32, "to rank"))
-    parts.append(f'<g transform="translate(10 {top + size / 2:g}) rotate(-90)">{label(0, 0, "from rank")}</g>')
-    frame = f'<rect class="frame" x="{left:g}" y="{top:g}" width="{size:g}" height="{size:g}"/>'
-    parts = [f'<g class="cells">{"".join(cells)}</g>', frame, *parts]
-    return drawing(width, top + size + 38, parts, f"{unit} moved between ranks")
+        number = f"{sums[row, column]:,.0f}"
+        kind = "dark" if sums[row, column] <= LIGHT * most else "light"
+        kind += " desk" * (DIGIT * len(number) * n > PHONE_CELLS)
+        shown = number if DIGIT * len(number) * n <= CELLS else ""
+        title = f"from {row} to {column}: {number} {unit}"
+        inside += f'<i class="{kind}" style="grid-area:{row + 1}/{column + 1}" title="{title}">{shown}</i>'
+    ranks = {(k + 0.5) / n: f"{k}" for k in range(0, n, int(ceiling(max(1.0, 24.0 * n / PHONE_CELLS), ROUND)))}
+    words = f"{most:,.0f}", f"{most / 4:,.0f}" if most >= 4.0 else f"{most / 4:g}", "0"  # the colours show square roots
+    scale = "".join(f"<span>{amount}</span>" for amount in words)
+    drawn = chart("matrix", f'<div style="--n:{n}">{inside}</div>', ranks, ranks, f"{unit} moved between ranks")
+    return f'<div class="pair">{drawn}<i class="scale"></i><div class="scale">{scale}</div></div>'
 
 
 def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
