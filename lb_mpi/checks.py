@@ -12,6 +12,7 @@ import difflib
 import math
 import numbers
 import operator
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -38,6 +39,16 @@ def returned(function: Callable[..., Any], found: str, expected: str) -> str:
     code = getattr(function, "__code__", None)
     location = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
     return f"{name} returned {found}: expected {expected}{location}"
+
+
+def path_text(name: str, value: object, noun: str) -> str:
+    """Return a path as text; `noun`: what it leads to."""
+    text: object = os.fspath(value) if isinstance(value, str | os.PathLike) else value
+    if not isinstance(text, str):
+        raise TypeError(f"{name} = {show(value)}: expected the name of a {noun}")
+    if not text or "\0" in text:
+        raise ValueError(f"{name} = {show(value)}: expected the name of a {noun}")
+    return text
 
 
 def integer(name: str, value: object, least: int | None = None, most: int | None = None, *, unit: str = "") -> int:

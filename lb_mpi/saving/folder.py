@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgpack
 
-from lb_mpi.checks import integer, show
+from lb_mpi.checks import integer, path_text
 from lb_mpi.errors import SaveError
 from lb_mpi.files import frame, is_at, lock, naming, read_frame, unlock
 
@@ -166,8 +166,7 @@ class Saves(NamedTuple):
 
 def check_path(name: str, value: object) -> Path:
     """Return the path of a folder of saves, which need not exist; TypeError or ValueError for anything else."""
-    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str) or not path:
-        raise TypeError(f"{name} = {show(value)}: expected the name of a folder")
+    path = path_text(name, value, "folder")
     if os.path.exists(path) and not os.path.isdir(path):
         raise ValueError(f"{name} = {path}: expected a folder")
     return Path(path)

@@ -219,3 +219,6 @@ def test_the_results_so_far_are_read_without_function_or_mpi(tmp_path):
         lb_mpi.read_checkpoint(str(file))
     with pytest.raises(TypeError, match="path = 3: expected the name"):
         lb_mpi.read_checkpoint(3)
+    for wrong in ("", "fits\0log", "/dev/zero"):  # which never ends
+        with pytest.raises(ValueError, match=f"path = {wrong!r}: expected".replace("\\", r"\\")):
+            lb_mpi.read_checkpoint(wrong)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lb_mpi import signs
+from lb_mpi import checks, signs
 from lb_mpi.checks import show
 from lb_mpi.files import is_at, lock, naming, unlock, warn
 from lb_mpi.pooling import checkpoint
@@ -22,12 +22,19 @@ def read_checkpoint(path: str | os.PathLike[str]) -> dict[int, Any]:
     A map may be writing to the file: a record that is not complete does not count.  OSError if the file can't be read,
     ValueError if it is no checkpoint.
     """
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path = {show(path)}: expected the name of a checkpoint")
+    name = _name("path", path)
     try:
-        return checkpoint.read(Path(path).read_bytes(), None, 0).done
+        return checkpoint.read(Path(name).read_bytes(), None, 0).done
     except ValueError as error:
-        raise ValueError(f"checkpoint {os.path.abspath(path)}: {error}") from None
+        raise ValueError(f"checkpoint {os.path.abspath(name)}: {error}") from None
+
+
+def _name(argument: str, value: object) -> str:
+    """Return the name of a file, which need not exist; TypeError or ValueError for anything else, such as a device."""
+    name = checks.path_text(argument, value, "file")
+    if os.path.exists(name) and not os.path.isfile(name):
+        raise ValueError(f"{argument} = {show(value)}: expected a file")
+    return name
 
 
 class CheckpointFile:
@@ -58,10 +65,7 @@ class CheckpointFile:
 
     def _open(self, path: Any) -> io.FileIO:
         """Open the file, which no other run may write to meanwhile."""
-        if not isinstance(path, str | os.PathLike) or not isinstance(name := os.fspath(path), str):
-            raise TypeError(f"checkpoint = {show(path)}: expected the name of a file")
-        if Path(name).exists() and not Path(name).is_file():
-            raise ValueError(f"checkpoint = {show(path)}: expected a file")
+        name = _name("checkpoint", path)
         self._name = os.path.abspath(name)  # the working directory may change
         self._there = True  # the file has not been removed
         try:
