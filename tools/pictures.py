@@ -1,4 +1,5 @@
-"""The pictures of README and the tutorial, drawn from records of runs on a virtual clock, the same on any machine.
+"""The pictures of README and the tutorial, from records of runs on a virtual clock, the same on any machine, and the bars of
+docs/programs.md, from the table of that page.  Those of docs/papers.md were drawn once, and are their own source.
 
 python -m tools.pictures [NAME ...]
 """
@@ -6,6 +7,7 @@ python -m tools.pictures [NAME ...]
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -24,6 +26,7 @@ from lb_mpi.virtual import Network
 from tools.documents import PAGES, ROOT, blocks
 
 SPEEDS = (0.8, 0.4, 0.2, 0.2)
+PROGRAMS = ROOT / "docs" / "programs.md"
 COLUMNS = 300  # of a strip
 WIDTH, LEFT, BAND, FONT = 560, 62, 30, 17  # pixels: readable at the width of a phone
 UNIT_S = 2e-5  # of a search's work, on a rank of speed 1
@@ -120,13 +123,44 @@ def draw(picture: Picture) -> str:
             y += BAND
     for k, words in enumerate((f"{seconds[0] / seconds[1]:.1f} times", "as fast") if len(seconds) > 1 else ()):
         parts.append(f'<text class="title" x="{WIDTH - 12}" y="{y - 66 + 22 * k:g}" text-anchor="end">{words}</text>')
-    x, y = float(LEFT), y + 26
-    for phase, name in picture.names.items():
-        parts.append(f'<rect x="{x:.0f}" y="{y - 13:g}" width="14" height="14" fill="{COLOURS[phase]}"/>')
+    parts += legend(y + 26, {name: COLOURS[phase] for phase, name in picture.names.items()})
+    return framed(y + 38, picture.what, parts)
+
+
+def bars() -> str:
+    """Draw the time of each program of the table, before and after, as bars; a line where they would be at best."""
+    table = re.findall(r"^\| `(\w+)` \|.*\| ([\d.]+) \| ([\d.]+) \|$", PROGRAMS.read_text(), re.MULTILINE)
+    left, step, colours = LEFT + 20, 40.0, {"before": "#d55e00", "with lb_mpi": "#0b5cad"}
+    scale, end = (WIDTH - left - 60) / 6.0, 12.0 + step * len(table)
+    at_best = left + scale
+    parts = []
+    for k, (name, *ratios) in enumerate(table):
+        y = 12 + step * k
+        parts.append(f'<text x="{left - 8}" y="{y + 21:g}" text-anchor="end">{name}</text>')
+        for row, (colour, ratio) in enumerate(zip(colours.values(), ratios, strict=True)):
+            width = scale * float(ratio)
+            parts.append(f'<rect x="{left}" y="{y + 16 * row:g}" width="{width:.1f}" height="14" fill="{colour}"/>')
+            parts.append(f'<text x="{left + width + 6:.1f}" y="{y + 13 + 16 * row:g}">{ratio}</text>')
+    parts.append(f'<path d="M{at_best:.1f} 6V{end:g}" stroke="#5b6675"/>')
+    parts.append(f'<text x="{at_best:.1f}" y="{end + 16:g}" text-anchor="middle">1: achievable</text>')
+    parts += legend(end + 42, colours)
+    return framed(end + 54, "Time / achievable time of each program, before and with lb_mpi", parts)
+
+
+def legend(y: float, colours: dict[str, str]) -> list[str]:
+    """Explain colours, side by side."""
+    x, parts = float(LEFT), []
+    for name, colour in colours.items():
+        parts.append(f'<rect x="{x:.0f}" y="{y - 13:g}" width="14" height="14" fill="{colour}"/>')
         parts.append(f'<text x="{x + 20:.0f}" y="{y:g}">{name}</text>')
         x += 42 + 8.6 * len(name)
+    return parts
+
+
+def framed(height: float, what: str, parts: Sequence[str]) -> str:
+    """Return a picture of these parts."""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 12:g}" role="img" aria-label="{picture.what}">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{what}">'
         f"<style>text{{font:{FONT}px system-ui,sans-serif;fill:#1c2430}}.title{{font-weight:600}}.page{{fill:#fff}}"
         "@media (prefers-color-scheme:dark){text{fill:#e6eaef}.page{fill:none}}</style>"
         f'<rect class="page" width="100%" height="100%"/>{"".join(parts)}</svg>\n'
@@ -136,10 +170,10 @@ def draw(picture: Picture) -> str:
 def main() -> None:
     """Run and draw."""
     parser = argparse.ArgumentParser(prog="python -m tools.pictures", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PICTURES))
-    for name in parser.parse_args().names or PICTURES:
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join((*PICTURES, "programs")))
+    for name in parser.parse_args().names or (*PICTURES, "programs"):
         path = ROOT / "docs" / "pictures" / f"{name}.svg"
-        path.write_text(draw(PICTURES[name]))
+        path.write_text(bars() if name == "programs" else draw(PICTURES[name]))
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size / 1e3:.0f} kB", flush=True)
 
 
