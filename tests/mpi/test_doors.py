@@ -177,6 +177,7 @@ OTHERWISE = {  # the words of a door that has a reason
     **{("more[0]", kind): "" for kind in ("scalar", "number")},  # sent to the function as it is
     **{("rows", kind): TYPE.replace("{}", r"rows\[0\]") for kind in ("list", "rows", "text", "tuple", "ragged", "None")},
     **{(name, kind): TYPE for name in ("values[0]", "more[0]", "rows[0]") for kind in ("ragged", "None")},
+    ("values", "tuple"): TYPE,  # which rebalance returns
 }
 
 
