@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.knowledge import RankKnowledge
+from lb_mpi.metrics import usual_arithmetic
 from lb_mpi.pooling.deal import Floats, deal, shares
 from lb_mpi.pooling.learning import LONG_S, Memory, are_equal, timings_of
 
@@ -36,6 +37,7 @@ class MapPlan:
     digest: Callable[[], bytes]  # of the items
 
     @classmethod
+    @usual_arithmetic
     def of(
         cls, function: Hashable, n: int, given: Floats | None, done: Collection[int], knowledge: RankKnowledge,
         memory: Memory, digest: Callable[[], bytes],
@@ -54,6 +56,7 @@ class MapPlan:
             order, bounds = (array.tolist() for array in deal(numbers, knowledge.speeds, costs[numbers]))
         return cls(n, function, costs, given is not None, order, bounds, digest)
 
+    @usual_arithmetic
     def learn(self, runs: Sequence[ChunkRun], knowledge: RankKnowledge, memory: Memory) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
         if not runs:

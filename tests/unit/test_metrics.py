@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 import lb_mpi
 from lb_mpi.graph import Graph
+from lb_mpi.knowledge import RankKnowledge
 from lb_mpi.metrics import check_speeds, imbalance, lower_bound, queueing
+from lb_mpi.pooling.learning import Memory
+from lb_mpi.pooling.plan import ChunkRun, MapPlan
 from lb_mpi.threads import crowded
 
 pairs = st.lists(st.tuples(st.floats(0, 1e6), st.floats(1e-3, 1e3)), min_size=1, max_size=30)
@@ -60,7 +63,17 @@ def test_threads_of_all_ranks_have_cores_or_are_named():
     assert crowded(4, 8, 8).startswith("4 ranks with 8 threads each (numba, BLAS, OpenMP) on 8 cores: set OMP_NUM_THREADS=2")
 
 
+
+
+def plan_of_a_map() -> object:
+    known = RankKnowledge(2, [3.0, 0.7])
+    plan = MapPlan.of("f", 4, np.array([1e-320, 1.0, 1e-310, 0.5]), (), known, Memory(), bytes)
+    plan.learn([ChunkRun(0, 1, 1e-7, 0), ChunkRun(1, 4, 0.3, 1)], known, Memory())
+    return plan.order, plan.bounds, known.speeds
+
+
 CALLS: dict[str, Callable[[], object]] = {
+    "map": plan_of_a_map,
     "balance": lambda: lb_mpi.balance("ring:7", [1e3, *[0.0] * 6], [1e300] * 7, scheme="cg").flow,
     "arrange": lambda: lb_mpi.arrange("hypercube:3", [1.0] * 8).positions,
     "partition": lambda: lb_mpi.partition(THIN, 2, method="spectral"),
