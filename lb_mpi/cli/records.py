@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lb_mpi.cli.advise.advice import Advice, conclude
-from lb_mpi.cli.advise.replay import gain, predictions
+from lb_mpi.cli.advice import gain, predictions
 from lb_mpi.cli.report.page import page
 from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import PATIENCE_S, deliver, output, written
 from lb_mpi.status import StatusLine
-from lb_mpi.table import Table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +33,10 @@ def report(options: argparse.Namespace) -> Output:
     found = gather(Path(options.folder))
     with StatusLine(PATIENCE_S) as line:
         predicted, why = predictions(found, line.show)
-    longest = max(predicted, key=lambda one: one.of.measured_s, default=None)
-    head = headline(found, *gain(predicted), "" if longest is None else f"{conclude(longest)[0]}.")
-    settings = [_settings(one) for one in predicted]
-    text = page(found, head, [*map(_as_table, settings), *(Settings(words, None, []) for words in why)])
+    longest = max(predicted, key=lambda one: one.measured_s, default=None)
+    head = headline(found, *gain(predicted), "" if longest is None else f"{longest.conclusion}.")
+    settings = [one.table() for one in predicted]
+    text = page(found, head, [*settings, *(Settings(words, None, []) for words in why)])
     deliver(options.output, text)
     if options.trace is not None:
         deliver(options.trace, json.dumps(trace(found), separators=(",", ":")))
@@ -45,16 +44,16 @@ def report(options: argparse.Namespace) -> Output:
         "ranks": found.size,
         "recorded": len(found.ranks),
         **{name: None if value != value else value for name, value in head._asdict().items()},  # NaN is none of JSON's
-        "settings": settings,
+        "settings": [one.to_json() for one in predicted],
         "not_predicted": why,
         "notes": found.notes,
         "file": options.output,
         "trace": options.trace,
     }
-    return Output(figures, _describe_report(figures))
+    return Output(figures, _describe(figures, settings))
 
 
-def _describe_report(answer: dict[str, Any]) -> list[str]:
+def _describe(answer: dict[str, Any], settings: Sequence[Settings]) -> list[str]:
     gain, trace_file, next_step = answer["gain"], answer["trace"], answer["next_step"]
     ranks = of_ranks(answer["recorded"], answer["ranks"])
     bound = "not known" if answer["bound_s"] is None else f"{answer['bound_s']:.3f} s"
@@ -69,54 +68,14 @@ def _describe_report(answer: dict[str, Any]) -> list[str]:
         answer["words"],
         f"Next: {next_step}" if next_step else "",
         *(f"note: {note}" for note in answer["notes"]),
-        *_describe_settings(answer),
+        *(["With other settings:"] if settings else []),
+        *(line for one in settings for line in _describe_settings(one)),
+        *(f"note: {words}" for words in answer["not_predicted"]),
         *written(answer["file"]),
         f"{trace_file}: open it at https://ui.perfetto.dev" if written(trace_file) else "",
     ]  # fmt: skip
     return [line for line in lines if line]
 
 
-def _describe_settings(answer: dict[str, Any]) -> list[str]:
-    lines = ["With other settings:"] if answer["settings"] else []
-    for words, ways, notes in map(_as_table, answer["settings"]):
-        lines += [words, *([] if ways is None else [ways.fitted()]), *(f"note: {note}" for note in notes)]
-    return lines + [f"note: {words}" for words in answer["not_predicted"]]
-
-
-# --- times with other settings ----------------------------------------------------------------------------------------
-
-
-def _settings(advice: Advice) -> dict[str, Any]:
-    """Return the predictions for the calls of a driver: of the recorded way, then the others, the fastest first."""
-    first, *others = advice.lines
-    conclusion, reliable = conclude(advice)
-    return {
-        "driver": advice.of.driver,
-        "measured_s": advice.of.measured_s,
-        "conclusion": conclusion,
-        "reliable": reliable,
-        "ways": [
-            {"what": way.what, "predicted_s": predicted_s, "spread_s": spread_s, "change": way.change}
-            for way, predicted_s, spread_s in [first, *sorted(others, key=lambda line: line.predicted_s)]
-        ],
-        "notes": advice.notes,
-    }
-
-
-def _as_table(of: dict[str, Any]) -> Settings:
-    """Return the predictions in words and a table."""
-    words = f"{of['driver']}: {of['conclusion']}"
-    if not of["reliable"]:
-        return Settings(words, None, [])
-    ways, measured_s = of["ways"], of["measured_s"]
-    cells = [
-        (way["what"], f"{way['predicted_s']:.3f} s", _part(100.0 * way["spread_s"], way["predicted_s"], ".1f", " %"),
-         _part(way["predicted_s"], measured_s, ".2f", "x"), way["change"])
-        for way in ways
-    ]  # fmt: skip
-    header = (f"{of['driver']}: {measured_s:.3f} s", "predicted", "spread", "ratio", "change")
-    return Settings(words, Table(header, cells, words=(0, 4)), of["notes"])
-
-
-def _part(one: float, whole: float, digits: str, unit: str) -> str:
-    return f"{one / whole:{digits}}{unit}" if whole else ""
+def _describe_settings(one: Settings) -> list[str]:
+    return [one.words, "" if one.ways is None else one.ways.fitted(), *(f"note: {note}" for note in one.notes)]

@@ -7,18 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lb_mpi.cli.advise import replay
-from lb_mpi.cli.advise.advice import (
+from lb_mpi.cli import advice as replay
+from lb_mpi.cli.advice import (
+    SEARCHES,
     Advice,
-    Prediction,
     Replayed,
     Variant,
     advise,
-    conclude,
     core_share,
+    gain,
     in_rank_order,
+    predictions,
+    replay_exchange,
+    replay_rows,
+    replay_tasks,
 )
-from lb_mpi.cli.advise.replay import SEARCHES, gain, predictions, replay_exchange, replay_rows, replay_tasks
 from lb_mpi.cli.report.run import Run, assemble, headline
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedRows, row_costs, simulate
 from lb_mpi.cli.simulate.tasks import SimulatedPool, task_costs
@@ -49,7 +52,7 @@ def gain_of(run: Run) -> tuple[float, str]:
 
 
 def predicted(advice: Advice, what: str) -> float:
-    (found,) = [line.predicted_s for line in advice.lines if line.variant.what == what]
+    (found,) = [way.predicted_s for way in advice.ways if way.what == what]
     return found
 
 
@@ -64,8 +67,8 @@ def test_rows_take_what_was_predicted():
     recorded, near, calls = SimulatedRows(4), 0.08, 40
     cluster_run("fos", calls, recorded)
     advice = advice_on(replay_rows, run_of(recorded.records, recorded.now))
-    first = advice.lines[0]
-    assert (first.variant.what, advice.of.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
+    first = advice.ways[0]
+    assert (first.what, advice.measured_s) == ("as recorded: fos", pytest.approx(recorded.now, rel=1e-3))
     assert first.predicted_s == pytest.approx(recorded.now, rel=0.1)
     assert predicted(advice, "direct") == pytest.approx(cluster_run("direct", calls), rel=0.08)
     costs = row_costs("hotspot", 4, 100, spread=1.0, period=120)
@@ -75,7 +78,7 @@ def test_rows_take_what_was_predicted():
     assert predicted(advice, "no balancing") == pytest.approx(alone, rel=near)
     assert alone > 1.5 * recorded.now
     assert gain_of(run_of(recorded.records, recorded.now))[0] == pytest.approx(alone / recorded.now, rel=near)
-    whats = [line.variant.what for line in advice.lines]
+    whats = [way.what for way in advice.ways]
     assert len(set(whats)) == len(whats)
     assert {"direct", "sos"} < {*whats}
 
@@ -100,17 +103,17 @@ def test_a_run_that_was_killed_in_a_call_is_played_as_far_as_it_came():
     first, second = whole.ranks
     killed = second._replace(steps=second.steps[:-1], ended=False)
     advice = advice_on(replay_rows, whole._replace(ranks=[first, killed]))
-    assert advice.of.measured_s == pytest.approx(9 * 0.2, rel=0.01)
+    assert advice.measured_s == pytest.approx(9 * 0.2, rel=0.01)
 
 
 def test_time_outside_of_calls_counts():
     with_it = advice_on(replay_rows, late_run([0.3, 0.1]))
-    level, taken = with_it.lines[0].predicted_s, with_it.of.measured_s
+    level, taken = with_it.ways[0].predicted_s, with_it.measured_s
     assert taken == pytest.approx(10 * 0.4, rel=0.01)
     assert predicted(with_it, "no balancing") == pytest.approx(10 * 0.4 + taken - level, rel=0.01)
     assert 10 * (0.2 + 0.2 + 0.4) / 1.5 * 0.6 < level < 10 * 0.4  # rows go to the rank that comes early
     without = advice_on(replay_rows, late_run([0.0, 0.0]))
-    extra_s = without.of.measured_s - without.lines[0].predicted_s
+    extra_s = without.measured_s - without.ways[0].predicted_s
     assert predicted(without, "no balancing") == pytest.approx(10 * 0.2 + extra_s, rel=0.01)
 
 
@@ -127,9 +130,9 @@ def test_tasks_take_what_was_predicted(with_costs):
     took_s = pool.map(costs, costs_known=with_costs).seconds
     advice = advice_on(replay_tasks, run_of(records, took_s))
     other = SimulatedPool([4], SPEEDS).map(costs, costs_known=not with_costs)
-    assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.03)
-    assert advice.of.measured_s == pytest.approx(took_s, rel=0.01)
-    assert advice.lines[1].predicted_s == pytest.approx(other.seconds, rel=0.1)
+    assert advice.ways[0].predicted_s == pytest.approx(took_s, rel=0.03)
+    assert advice.measured_s == pytest.approx(took_s, rel=0.01)
+    assert advice.ways[1].predicted_s == pytest.approx(other.seconds, rel=0.1)
     assert predicted(advice, "a fixed share each, by number") > 1.5 * took_s
     if not with_costs:
         by_number = max(part.sum() / speed for part, speed in zip(np.array_split(costs, 4), SPEEDS, strict=True))
@@ -142,7 +145,7 @@ def test_maps_before_the_last_count_by_their_work():
     pool = SimulatedPool([4], SPEEDS, records=records)
     took_s = sum(pool.map(np.full(n, 2e-3)).seconds for n in (400, 200))
     advice = advice_on(replay_tasks, run_of(records, took_s))
-    assert advice.lines[0].predicted_s == pytest.approx(took_s, rel=0.1)
+    assert advice.ways[0].predicted_s == pytest.approx(took_s, rel=0.1)
 
 
 def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch):
@@ -150,12 +153,11 @@ def test_a_model_that_knows_no_speeds_is_wrong(monkeypatch):
     took_s = SimulatedPool([4], SPEEDS, records=records).map(np.full(200, 5e-3)).seconds
     monkeypatch.setattr(replay, "core_share", lambda ranks, tables: 1.0 / SPEEDS)
     advice = advice_on(replay_tasks, run_of(records, took_s))
-    assert advice.lines[0].predicted_s < 0.5 * took_s
-    words, reliable = conclude(advice)
+    assert advice.ways[0].predicted_s < 0.5 * took_s
     times, why = gain_of(run_of(records, took_s))
-    assert words == f"no advice: {why}"
+    assert advice.conclusion == f"no advice: {why}"
     assert math.isnan(times)
-    assert not reliable
+    assert advice.doubt == why
     head = headline(run_of(records, took_s), times, why)
     assert why in head.next_step or head.next_step.startswith(("nothing", "repeat"))
 
@@ -227,8 +229,8 @@ def test_each_host_has_its_own_clock():
         offsets_s[k] -= late_s
     found = advice_on(replay_tasks, run._replace(ranks=ranks, offsets_s=offsets_s))
     expected = advice_on(replay_tasks, run)
-    assert found.of.measured_s == pytest.approx(expected.of.measured_s)
-    assert found.lines[1].predicted_s == pytest.approx(expected.lines[1].predicted_s)
+    assert found.measured_s == pytest.approx(expected.measured_s)
+    assert found.ways[1].predicted_s == pytest.approx(expected.ways[1].predicted_s)
 
 
 def test_the_report_has_the_times_with_other_settings(tmp_path, command, monkeypatch):
@@ -254,9 +256,8 @@ def test_the_report_has_the_times_with_other_settings(tmp_path, command, monkeyp
 
 def advice_of(*seconds: tuple[str, float, float], measured_s: float = 10.0, **more: Any) -> Advice:
     """Advice on a run that took `measured_s`; of each way its name, prediction and spread."""
-    variants = [Variant(what, lambda: (0.0, 0.0), "do it") for what, _, _ in seconds]
-    lines = [Prediction(way, *one[1:]) for way, one in zip(variants, seconds, strict=True)]
-    return Advice(Replayed("map_rows", measured_s, variants, [], **more), lines, [])
+    variants = [Variant(what, lambda one=(predicted_s, spread_s): one, "do it") for what, predicted_s, spread_s in seconds]
+    return advise(Replayed("map_rows", measured_s, variants, [], **more), quiet)
 
 
 def test_an_error_of_the_model_that_is_shown_as_zero_is_no_note():
@@ -265,24 +266,24 @@ def test_an_error_of_the_model_that_is_shown_as_zero_is_no_note():
 
 
 def test_the_conclusion_comes_first():
-    best = advice_of(("as recorded", 9.9, 0.1), ("fos", 8.0, 0.1), ("no balancing", 20.0, 0.0))
-    assert conclude(best) == ("fos: 1.25 times as fast as recorded (do it)", True)
-    none = advice_of(("as recorded", 9.9, 0.1), ("fos", 9.9, 0.1), ("no balancing", 20.0, 0.0))
-    said, reliable = conclude(none)
-    assert said.startswith("nothing to change: ")
-    assert said.endswith("without balancing it would take 2.00 times as long")
-    assert reliable
+    best = advice_of(("as recorded", 10.0, 0.1), ("fos", 8.0, 0.1), ("no balancing", 20.0, 0.0))
+    assert (best.conclusion, best.doubt) == ("fos: 1.25 times as fast as recorded (do it)", "")
+    assert [way.what for way in best.ways] == ["as recorded", "fos", "no balancing"], "the fastest first"
+    none = advice_of(("as recorded", 10.0, 0.1), ("fos", 9.9, 0.1), ("no balancing", 20.0, 0.0))
+    assert none.conclusion.startswith("nothing to change: ")
+    assert none.conclusion.endswith("without balancing it would take 2.00 times as long")
+    assert not none.doubt
 
 
 def test_a_model_that_is_far_off_gives_no_advice():
     far = [("as recorded", 7.9, 0.1), ("fos", 5.0, 0.1)]
-    assert conclude(advice_of(*far))[0].startswith("no advice: the model underestimates the recorded run by 21.0%; either")
-    assert "the machine was busy: record it again" in conclude(advice_of(*far, core_share=np.array([0.5])))[0]
-    assert not conclude(advice_of(*far))[1]
-    small = conclude(advice_of(("as recorded", 0.001, 0.0), measured_s=0.05))[0]
+    assert advice_of(*far).conclusion.startswith("no advice: the model underestimates the recorded run by 21.0%; either")
+    assert [way.what for way in advice_of(*far).ways] == ["as recorded"]
+    assert "the machine was busy: record it again" in advice_of(*far, core_share=np.array([0.5])).conclusion
+    small = advice_of(("as recorded", 0.001, 0.0), measured_s=0.05).conclusion
     assert small.endswith("; at 0.05 s it is too short: messages and decisions dominate")
-    assert conclude(advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)) == (
-        "no advice: exchanges take 60% of the time, whatever the distribution", False)  # fmt: skip
+    talks = advice_of(("as recorded", 10.0, 0.0), talk_s=6.0)
+    assert talks.conclusion == "no advice: exchanges take 60% of the time, whatever the distribution"
 
 
 def test_a_search_and_a_rebalanced_graph_are_not_predicted(tmp_path, command):

@@ -78,7 +78,7 @@ def test_imports_run_one_way(path):
 ROOMS: tuple[tuple[str, ...], ...] = (
     ("apps",),
     ("cli",),
-    ("cli/advise", "cli/profile"),
+    ("cli/profile",),
     ("cli/report", "cli/simulate"),
     ("cli/cluster",),
     ("cli/throttle",),

@@ -213,7 +213,7 @@ def headline(run: Run, gain: float = math.nan, doubt: str = "", advice: str = ""
     """Summarise a run.
 
     gain, doubt : the predicted time without balancing / its time, and why it is unknown (see
-    `lb_mpi.cli.advise.replay.gain`); advice : the best change, and its gain, in words; said if nothing simpler is known.
+    `lb_mpi.cli.advice.gain`); advice : the best change, and its gain, in words; said if nothing simpler is known.
     """
     totals = run.totals
     inside = totals.sum(axis=1) - totals[:, Phase.OUTSIDE]

@@ -1,40 +1,208 @@
-"""Replay a recorded run on a virtual clock, with other ways of balancing.   (pure)
+"""Predict a recorded run with other settings: its calls are replayed on a virtual clock, without MPI.   (pure)
+
+Law.  A prediction comes from the recorded work and the objects that run on MPI.  The first way of each driver is the model's
+prediction of the recorded run itself, beside the measured time; other ways are no more accurate than that.  The time that
+the recorded run needed beyond the model (messages, random imbalance of steps) is added to every other way that could be run:
+it is the best guess for the same machine, and small on a quiet one.
 
 Each driver has a function `replay_...(run)`, whose ranks are in order: it returns None if the run has no calls of the
-driver, and raises ValueError if the record has too little data.  A replay uses the objects that run on MPI.
+driver, and raises ValueError if the record has too little data.
 """
 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.cli.advise.advice import (
-    WITHOUT,
-    Advice,
-    Progress,
-    Replayed,
-    Variant,
-    advise,
-    calls,
-    core_share,
-    doubt,
-    in_rank_order,
-    over_seeds,
-    settings,
-)
-from lb_mpi.cli.report.run import Run, spans
+from lb_mpi.cli.report.run import Run, Settings, spans, worked_s
 from lb_mpi.cli.simulate.rows import Cluster
 from lb_mpi.cli.simulate.tasks import SimulatedPool
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
 from lb_mpi.graph import Floats, Graph
 from lb_mpi.pooling.deal import deal
 from lb_mpi.record.events import Driver
-from lb_mpi.record.record import Stored
+from lb_mpi.record.record import Rows, Stored
+from lb_mpi.table import Table
+
+SEEDS = 3  # number of seeds per prediction
+BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
+WITHOUT = ("no balancing", "a fixed share each, by number", "equal blocks")  # names of variants
+Progress = Callable[[str], object]
+
+
+class Variant(NamedTuple):
+    """A way to run the program."""
+
+    what: str
+    predict: Callable[[], tuple[float, float]]  # seconds, and their spread
+    change: str = ""  # the lines to change; "": none to show
+
+
+class Replayed(NamedTuple):
+    """The calls of one driver in a recorded run, and the ways in which they can be replayed."""
+
+    driver: str  # "map_rows", "pool", "exchange"
+    measured_s: float
+    variants: list[Variant]  # the first is the recorded run
+    notes: list[str]  # on what is unknown, in words
+    core_share: Floats = np.ones(1)  # (P,) see `core_share`
+    talk_s: float = 0.0  # of messages between ranks, in the recorded run
+
+
+class Way(NamedTuple):
+    """The predicted time of one way to run the program."""
+
+    what: str
+    predicted_s: float
+    spread_s: float  # from the smallest to the largest prediction
+    change: str  # as of the variant
+
+
+class Advice(NamedTuple):
+    """All advice on one driver's part of the run."""
+
+    driver: str
+    measured_s: float
+    conclusion: str  # in a line
+    doubt: str  # why its predictions mean nothing; "": they do
+    ways: list[Way]  # the first is the recorded run; the others, the fastest first
+    notes: list[str]  # on its reliability, in words
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        ways = [way._asdict() for way in self.ways]
+        return {
+            "driver": self.driver, "measured_s": self.measured_s, "conclusion": self.conclusion,
+            "reliable": not self.doubt, "ways": ways, "notes": self.notes,
+        }  # fmt: skip
+
+    def table(self) -> Settings:
+        """Return it in words and a table."""
+        words = f"{self.driver}: {self.conclusion}"
+        if self.doubt:
+            return Settings(words, None, [])
+        cells = [
+            (way.what, f"{way.predicted_s:.3f} s", _part(100.0 * way.spread_s, way.predicted_s, ".1f", " %"),
+             _part(way.predicted_s, self.measured_s, ".2f", "x"), way.change)
+            for way in self.ways
+        ]  # fmt: skip
+        header = (f"{self.driver}: {self.measured_s:.3f} s", "predicted", "spread", "ratio", "change")
+        return Settings(words, Table(header, cells, words=(0, 4)), self.notes)
+
+
+def _part(one: float, whole: float, digits: str, unit: str) -> str:
+    return f"{one / whole:{digits}}{unit}" if whole else ""
+
+
+def advise(replayed: Replayed, progress: Progress) -> Advice:
+    """Predict all ways; if the model is too far off, only the recorded one and those without balancing."""
+    measured_s, ways, why, extra_s = replayed.measured_s, [], "", 0.0
+    for variant in replayed.variants:
+        if why and variant.what not in WITHOUT:
+            continue
+        progress(f"replaying {replayed.driver}: {variant.what}")
+        predicted_s, spread_s = variant.predict()
+        ways.append(Way(variant.what, predicted_s + extra_s, spread_s, variant.change))
+        if len(ways) == 1:
+            why, extra_s = doubt(replayed, predicted_s), max(0.0, measured_s - predicted_s)
+    first, *others = ways
+    others.sort(key=lambda way: way.predicted_s)
+    notes, off = [*replayed.notes], first.predicted_s / measured_s - 1.0 if measured_s else 0.0
+    if abs(off) >= 0.0005:  # 0.0%
+        added = f"; the missing {extra_s:.3f} s (messages, noise) is added to every prediction" if extra_s else ""
+        notes.insert(0, f"the model {_off(off)}{added}")
+    if (core := _core(replayed.core_share)) < BUSY:
+        notes.append(
+            f"a rank at work had a core for only {core:.0%} of the time: the machine was busy, or has fewer cores than "
+            "ranks; the predictions apply to an equally busy machine"
+        )
+    conclusion = f"no advice: {why}" if why else conclude(measured_s, first, others)
+    return Advice(replayed.driver, measured_s, conclusion, why, [first, *others], notes)
+
+
+def conclude(measured_s: float, first: Way, others: Sequence[Way]) -> str:
+    """Summarise advice in a line: the recorded way, and the others, the fastest first."""
+    best = others[0] if others else first
+    if best.predicted_s < measured_s - max(LEAST_GAIN * measured_s, best.spread_s + first.spread_s):
+        return f"{best.what}: {measured_s / best.predicted_s:.2f} times as fast as recorded ({best.change})"
+    without = next((way.predicted_s for way in others if way.what in WITHOUT), math.nan)
+    compared = f"; without balancing it would take {without / measured_s:.2f} times as long" if without > measured_s else ""
+    return f"nothing to change: no other variant is faster by more than the spread{compared}"
+
+
+SMALL_S = 0.1  # of a run that takes less, the model does not know the most
+TOO_FAR = 0.2  # a model with a larger error says nothing about other ways
+LEAST_GAIN = 0.03  # a way with a smaller gain isn't mentioned
+
+
+def doubt(replayed: Replayed, model_s: float) -> str:
+    """Return why a record says nothing about other ways, if the model needs `model_s` for the recorded one; "": it does."""
+    measured_s = replayed.measured_s
+    off = 0.0 if not measured_s else model_s / measured_s - 1.0
+    if replayed.talk_s > 0.5 * measured_s:
+        return f"exchanges take {replayed.talk_s / measured_s:.0%} of the time, whatever the distribution"
+    if abs(off) <= TOO_FAR:
+        return ""
+    if off < 0.0 and measured_s < SMALL_S:
+        why = f"at {measured_s:.2g} s it is too short: messages and decisions dominate"
+    elif _core(replayed.core_share) < BUSY:
+        why = "the machine was busy: record it again on a quiet one"
+    elif off < 0.0:
+        why = "either its calls are so short that messages and decisions dominate, or the machine was busy"
+    else:
+        why = "the work does not fit the model"
+    return f"the model {_off(off)}; {why}"
+
+
+def _off(off: float) -> str:
+    return f"{'over' if off > 0.0 else 'under'}estimates the recorded run by {abs(off):.1%}"
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+
+def in_rank_order(run: Run) -> Run:
+    """Return the run with its ranks in order."""
+    order = np.argsort([one.about.rank for one in run.ranks]).tolist()
+    return run._replace(ranks=[run.ranks[k] for k in order], offsets_s=[run.offsets_s[k] for k in order])
+
+
+def calls(ranks: Sequence[Stored], driver: Driver) -> Rows:
+    """Return one driver's (P, K) steps, those that all ranks have ended; (P, 0) if ranks merged them differently."""
+    tables = [one.steps[one.steps["driver"] == driver] for one in ranks]
+    n = min(map(len, tables))
+    found = np.stack([table[:n] for table in tables])
+    return found if (found["n"] == found[0]["n"]).all() else found[:, :0]
+
+
+def settings(ranks: Sequence[Stored], driver: str) -> dict[str, object]:
+    """Return the settings of a driver, from the first rank with a record of them."""
+    return next((dict(one.settings[driver]) for one in ranks if driver in one.settings), {})
+
+
+def core_share(ranks: Sequence[Stored], steps: Rows) -> Floats:
+    """Return (P,) useful time / time at work in the (P, K) steps: below 1 after waits for a core; NaN: no work."""
+    worked = np.array([worked_s(one, mine) for one, mine in zip(ranks, steps, strict=True)])
+    useful = steps["useful_s"].sum(axis=1, dtype=float)
+    busy = (worked > 0.0) & (useful > 0.0)
+    share = np.minimum(1.0, useful / np.where(busy, worked, 1.0))
+    return np.where(busy, share, np.nan)
+
+
+def _core(share: Floats) -> float:
+    return float(np.nanmin(share, initial=1.0))
+
+
+def over_seeds(predict: Callable[[int], float]) -> tuple[float, float]:
+    """Return (median, largest - smallest) of the predictions with all seeds."""
+    found = [predict(seed) for seed in range(SEEDS)]
+    return statistics.median(found), max(found) - min(found)
+
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 # The record has, for each call and rank, the seconds that the rank needs for its own rows (`home_s`) and spends outside
@@ -335,8 +503,8 @@ def gain(found: Sequence[Advice]) -> tuple[float, str]:
     """
     without_s = measured_s = 0.0
     for advice in found:
-        if why := doubt(advice.of, advice.lines[0].predicted_s):
-            return math.nan, why
-        without_s += next(line.predicted_s for line in advice.lines if line.variant.what in WITHOUT)
-        measured_s += advice.of.measured_s
+        if advice.doubt:
+            return math.nan, advice.doubt
+        without_s += next(way.predicted_s for way in advice.ways if way.what in WITHOUT)
+        measured_s += advice.measured_s
     return (without_s / measured_s if measured_s else math.nan), ""
