@@ -54,7 +54,7 @@ class Replayed(NamedTuple):
     talk_s: float = 0.0  # of messages between ranks, in the recorded run
 
 
-class Way(NamedTuple):
+class Prediction(NamedTuple):
     """The predicted time of one way to run the program."""
 
     what: str
@@ -70,7 +70,7 @@ class Advice(NamedTuple):
     measured_s: float
     conclusion: str  # in a line
     doubt: str  # why its predictions mean nothing; "": they do
-    ways: list[Way]  # the first is the recorded run; the others, the fastest first
+    ways: list[Prediction]  # the first is the recorded run; the others, the fastest first
     notes: list[str]  # on its reliability, in words
 
     def to_json(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
             continue
         progress(f"replaying {replayed.driver}: {variant.what}")
         predicted_s, spread_s = variant.predict()
-        ways.append(Way(variant.what, predicted_s + extra_s, spread_s, variant.change))
+        ways.append(Prediction(variant.what, predicted_s + extra_s, spread_s, variant.change))
         if len(ways) == 1:
             why, extra_s = doubt(replayed, predicted_s), max(0.0, measured_s - predicted_s)
     first, *others = ways
@@ -125,7 +125,7 @@ def advise(replayed: Replayed, progress: Progress) -> Advice:
     return Advice(replayed.driver, measured_s, conclusion, why, [first, *others], notes)
 
 
-def conclude(measured_s: float, first: Way, others: Sequence[Way]) -> str:
+def conclude(measured_s: float, first: Prediction, others: Sequence[Prediction]) -> str:
     """Summarise advice in a line: the recorded way, and the others, the fastest first."""
     best = others[0] if others else first
     if best.predicted_s < measured_s - max(LEAST_GAIN * measured_s, best.spread_s + first.spread_s):
