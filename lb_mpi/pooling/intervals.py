@@ -7,7 +7,7 @@ epoch keeps late thieves out of the next map.
 Why a word never recurs (so that no swap succeeds on an old reading): within a map, tasks removed at the front have begun,
 and of tasks stolen at the back the thief begins the first before it owns the others.  So `lo` never returns to a previous
 value.  But a rank without tasks could sleep between reading and swapping until, 256 maps later, the word is the same again.
-So at every map number that `meets`, no rank begins before all have finished the previous maps.
+So at every map number that `synchronizes`, no rank begins before all have finished the previous maps.
 
     word = pack(epoch, 0, 100)
     pack(epoch, 8, 100) == drop_front(word, 8)      # 0..7 are begun
@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 EPOCHS = 1 << 8
+MAPS = (1 << 31) - EPOCHS  # numbers of maps, as 32 bits hold them; a multiple of EPOCHS, as the next one follows
 _BITS = 28
 _MASK = (1 << _BITS) - 1
 MOST = (1 << _BITS) - 2  # tasks in a map; the word of all ones belongs to no rank

@@ -336,6 +336,13 @@ def test_more_maps_than_a_word_has_numbers_for(pool):
         assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)
 
 
+@pytest.mark.one_mpi
+def test_a_pool_that_lives_for_weeks_numbers_its_maps_anew(pool):
+    pool._ranks._n_maps = (1 << 31) - 300
+    for _ in range(600):
+        assert pool.map(abs, 3, to="all") == [0, 1, 2]
+
+
 @pytest.mark.every_size
 def test_leaving_a_loop_early_drops_the_other_tasks(pool):
     for _ in pool.imap_indexed(square, 100_000):

@@ -35,6 +35,7 @@ from lb_mpi.mpi.pool.messages import KnownFunctions
 from lb_mpi.mpi.pool.orders import Orders
 from lb_mpi.pooling.account import RankAccount
 from lb_mpi.pooling.beginning import REASONS, Act, PoolState, Wish, act
+from lb_mpi.pooling.intervals import MAPS
 from lb_mpi.pooling.stealer import Stealer
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF
@@ -197,8 +198,8 @@ class PoolRanks:
             self.presence.send_failure(Error(text), alone=True)
 
     def next_map(self) -> int:
-        """Return the number of a new map, on the root."""
-        self._n_maps += 1
+        """Return the number of a new map, on the root; after the last number, the first comes again."""
+        self._n_maps = self._n_maps % MAPS + 1
         return self._n_maps
 
     def number(self, n: int) -> int:
