@@ -76,36 +76,37 @@ def add_profile(parser: Parser) -> None:
 
 def profile(options: argparse.Namespace) -> Callable[[], int]:
     """Open the program; return its run, whose exceptions, including SystemExit, end this rank as they would end python."""
+    failures: list[int] = []
+
+    def show(profile: Profile) -> None:
+        """Print the profile, and write it."""
+        lines = table(profile)
+        try:
+            if options.output is not None:
+                deliver(options.output, json.dumps(profile.to_json()) + "\n")
+                lines += written(options.output)
+        except OSError as error:  # a full disk
+            failures.append(MISTAKE)
+            lines = [f"profile: error: {error.filename}: {error.strerror}"]
+        except SystemExit as leaving:  # nor has standard output room for it
+            failures.append(int(leaving.code or 0))
+        with contextlib.suppress(OSError):
+            print("\n".join(lines), file=sys.stderr, flush=True)
+
     with _opening(options, "PROGRAM", "profile"):
         table = needs_mpi("lb_mpi.cli.profile.profile").table
         program_of = needs_mpi("lb_mpi.cli.profile.script").ProfiledProgram
         argv = [options.program, *options.arguments]
-        program = program_of(argv, module=options.module, check=lambda: output(options.output or STDOUT))
-
-    def finish(profile: Profile | None) -> None:
-        """Print the profile, and write it."""
-        if profile is None:  # another rank has it
-            return
-        lines = table(profile)
-        if options.output is not None:
-            deliver(options.output, json.dumps(profile.to_json()) + "\n")
-            lines += written(options.output)
-        with contextlib.suppress(OSError):
-            print("\n".join(lines), file=sys.stderr, flush=True)
+        program = program_of(argv, show, module=options.module, check=lambda: output(options.output or STDOUT))
 
     def run() -> int:
-        profile, raised = program.run(finish)
-        try:
-            finish(profile)
-        except OSError as error:  # a full disk
-            print(f"profile: error: {error.filename}: {error.strerror}", file=sys.stderr)
-            return MISTAKE
+        raised = program.run()
         if isinstance(raised, SystemExit) and raised.code:
             raise raised
         if raised is not None and not isinstance(raised, SystemExit):
             sys.excepthook(type(raised), raised, raised.__traceback__)
             return FAILED
-        return 0
+        return max(failures, default=0)
 
     return run
 

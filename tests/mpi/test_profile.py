@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.__main__ import main
-from lb_mpi.cli.profile.profile import ANYBODY, common, summary
+from lb_mpi.cli.profile.profile import ANYBODY, Profile, common, summary
 from lb_mpi.cli.profile.script import ProfiledProgram, compared, split_collectives
 from lb_mpi.cli.profile.timed import Installed, Recorder
 from tests.mpi.sizes import COMM, RANK, SIZE, several
@@ -40,12 +41,20 @@ def recorder():
     installed.remove()
 
 
+class Ended(NamedTuple):
+    """What a program has raised, its profile (on rank 0), what it has printed."""
+
+    error: BaseException | None
+    profile: Profile | None
+    printed: str
+
+
 def profiled(path, *arguments, **options):
-    """How it ended, what it has printed, the names of the program."""
-    options = {"module": False, **options}
+    """How it ended."""
+    options, profiles = {"module": False, **options}, []
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        ended = ProfiledProgram([str(path), *arguments], **options).run()
-    return ended, printed.getvalue(), vars(sys.modules["__main__"])
+        error = ProfiledProgram([str(path), *arguments], profiles.append, **options).run()
+    return Ended(error, profiles[0] if profiles else None, printed.getvalue())
 
 
 def written(folder, text, name="program.py"):
@@ -65,7 +74,7 @@ def run(folder):
 
 @several
 def test_the_slow_rank_is_the_one_waited_for(run):
-    ended, _, _ = run("""
+    ended = run("""
         import time
         from mpi4py import MPI
         for _ in range(3):
@@ -86,19 +95,19 @@ def test_the_slow_rank_is_the_one_waited_for(run):
 def test_speeds_are_those_of_the_throttle(run, monkeypatch):
     for name, expected in {"from throttle": [*[1.0] * (SIZE - 1), 0.25], "equal": [1.0] * SIZE}.items():
         monkeypatch.setenv("LB_MPI_THROTTLED", str(expected[RANK]))
-        profile = run("from mpi4py import MPI")[0].profile
+        profile = run("from mpi4py import MPI").profile
         assert profile is None or (profile.speeds_from, profile.speeds) == (name, expected)
 
 
 @several
 def test_hosts_are_measured(run, monkeypatch):
     monkeypatch.setattr(MPI, "Get_processor_name", lambda: f"h{RANK}")
-    profile = run("from mpi4py import MPI")[0].profile
+    profile = run("from mpi4py import MPI").profile
     assert profile is None or (profile.speeds_from == "measured" and max(profile.speeds) == 1.0)
 
 
 def test_programs_keep_their_names_arguments_and_exit_code(run):
-    ended, printed, _ = run("""
+    ended = run("""
         import pickle, sys
         import mpi4py
         from mpi4py import MPI
@@ -114,7 +123,7 @@ def test_programs_keep_their_names_arguments_and_exit_code(run):
         sys.exit(3)
         """, "a", "-b")  # fmt: skip
     assert isinstance(ended.error, SystemExit), ended.error
-    assert printed == "['a', '-b']\n"
+    assert ended.printed == "['a', '-b']\n"
     assert ended.error.code == 3
     assert (ended.profile is not None) == (RANK == 0)
 
@@ -150,7 +159,7 @@ def test_what_is_no_python_file_is_a_mistake(line, says, folder, capsys, monkeyp
 @pytest.mark.parametrize(("program", "module"), [("nosuch.py", False), ("no.such.module", True)])
 def test_mistakes_are_errors_on_all_ranks(program, module):
     with pytest.raises((ValueError, OSError)):
-        ProfiledProgram([program], module=module)
+        ProfiledProgram([program], print, module=module)
 
 
 def lines(recorder):
@@ -343,7 +352,7 @@ def test_libraries_on_a_timed_communicator(recorder):
 
 @several
 def test_waits_in_lb_mpi_are_one_line(run):
-    ended, _, _ = run("""
+    ended = run("""
         import time
         import numpy as np
         import lb_mpi

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -40,21 +40,16 @@ STOP_S, STUCK_S = 2.0, 0.2  # for the others to stop at a signal; until a call o
 PIECE = 1 << 18  # collective calls of all ranks that are split at a time
 
 
-class Ended(NamedTuple):
-    """The end of the program on this rank."""
-
-    profile: Profile | None  # on rank 0, if all ranks have reached the end
-    error: BaseException | None  # its exception, including SystemExit
-
-
 class ProfiledProgram:
     """Collective: a program, argv[0]; ValueError, SyntaxError or OSError on all ranks for a wrong argument.
 
-    `check` : called on rank 0, to check what else is given there
+    Rank 0 calls `check` for what else is given there, and `show` with the profile, if all ranks have reached the end.
     """
 
-    def __init__(self, argv: Sequence[str], *, module: bool, check: Callable[[], object] = lambda: None) -> None:
-        self._argv, self._comm = argv, duplicate(MPI.COMM_WORLD)
+    def __init__(
+        self, argv: Sequence[str], show: Callable[[Profile], object], *, module: bool, check: Callable[[], object] = bool
+    ) -> None:  # fmt: skip
+        self._argv, self._show, self._comm = argv, show, duplicate(MPI.COMM_WORLD)
 
         def load() -> Load:
             if self._comm.rank == 0:
@@ -64,16 +59,14 @@ class ProfiledProgram:
 
         self._load = agree(self._comm, load)
         self._speeds, self._speeds_from = find_speeds(self._comm)
-        self._profile: Profile | None = None
         self._once = threading.Lock()  # of the end
         self._left = threading.Event()  # the program
 
-    def run(self, show: Callable[[Profile | None], object] = lambda _: None) -> Ended:
-        """Collective: run the program as `__main__` on every rank.
+    def run(self) -> BaseException | None:
+        """Collective: run the program as `__main__` on every rank; return its exception, including SystemExit.
 
-        Ctrl-C that the program does not handle ends it with the profile of what was seen: `show` is called with it, and the
-        process exits.  In a call of MPI that does not return, a thread does so (`_watch`), and at a SIGTERM, which Open MPI
-        sends its ranks at Ctrl-C.
+        Ctrl-C that the program does not handle ends it with the profile of what was seen, and the process exits.  In a call
+        of MPI that does not return, a thread does so (`_watch`), and at a SIGTERM, which Open MPI sends its ranks at Ctrl-C.
 
         If it raises, this rank ends the others when it leaves, as under `python -m mpi4py`; if it exits with a code, only
         after waiting 5 s for the others to end.
@@ -90,7 +83,7 @@ class ProfiledProgram:
         code, main = as_main(self._load)
         self._comm.Barrier()
         self._recorder.began = time.perf_counter_ns()
-        self._signal, self._show = 0, show
+        self._signal = 0
         with self._watched():
             try:
                 exec(code, main.__dict__)
@@ -108,7 +101,7 @@ class ProfiledProgram:
         except BaseException as caught:
             set_abort_status(caught)
             raise
-        return Ended(self._profile, error)
+        return error
 
     def _finalize_with_profile(self) -> None:
         self._end()
@@ -152,16 +145,15 @@ class ProfiledProgram:
                     self._stop(signal.SIGINT)
 
     def _stop(self, number: signal.Signals) -> None:
-        """Show the profile of what was seen, and exit, if all ranks do so; otherwise return."""
+        """End with the profile of what was seen, and exit, if all ranks do so; otherwise return."""
         if self._end(stopped=True):
-            self._show(self._profile)
             _all_come(self._comm, STOP_S)  # mpiexec ends the others when the first one exits
             leave(128 + number)
 
     def _end(self, exits: SystemExit | None = None, *, stopped: bool = False) -> bool:
         """Collective: end the program on all ranks; a rank with an exit code ends the others if it must wait too long.
 
-        Split the waits in collectives, and combine the profiles of all ranks on rank 0.  Return whether all ranks have come.
+        Split the waits in collectives, and show the profiles of all ranks on rank 0.  Return whether all ranks have come.
         `stopped` : by a signal
         """
         if not self._once.acquire(blocking=False):  # by the program's own MPI.Finalize
@@ -176,15 +168,14 @@ class ProfiledProgram:
         split_collectives(own, calls, clocks, stopped=stopped)
         mine = RankProfile(own.rank, MPI.Get_processor_name(), total_s, useful_s, calls.lines)
         found = allgather(own, (mine, recorder.threads, calls.n_lost, max(one.error_s for one in clocks)))
-        is_root = own.rank == 0
-        if not stopped:
-            own.Free()
-        if is_root:
+        if own.rank == 0:
             ranks, threads, lost, errors_s = zip(*found, strict=True)
             notes = _notes(ranks, any(threads), sum(lost), max(errors_s))
             notes += ["the program was stopped by a signal: this is the time until then"] * stopped
             speeds = self._speeds.tolist(), self._speeds_from
-            self._profile = Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes, stopped)
+            self._show(Profile(self._argv[0], until_the_end(ranks), *speeds, max(errors_s), notes, stopped))
+        if not stopped:
+            own.Free()
         return True
 
 
@@ -222,9 +213,7 @@ def _notes(ranks: Sequence[RankProfile], threads: bool, n_lost: int, error_s: fl
     asked = ("test", "testall", "testany", "testsome", "iprobe", "improbe")
     n = sum(line.calls for rank in ranks for line in rank.lines if line.call.lower() in asked)
     if n:
-        notes.append(
-            f"the program has asked {n:,} times (Test, Iprobe) instead of waiting; between, its time counts as useful"
-        )
+        notes.append(f"the program has asked {n:,} times (Test, Iprobe) instead of waiting: time between counts as useful")
     if n_lost:
         notes.append(f'{n_lost:,} collective calls were too many to be kept: all their time is in "other MPI"')
     if error_s:

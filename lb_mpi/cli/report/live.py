@@ -11,7 +11,6 @@ import os
 import select
 import sys
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,40 +23,30 @@ from lb_mpi.status import StatusLine
 POLL_S = 1.0
 
 
-class Totals(NamedTuple):
-    """Totals of some ranks' records, at one time or of the time between two polls."""
-
-    seconds: Floats  # (P,) end of each record, since the start of the run
-    useful_s: Floats  # (P,) seconds of work so far, including a slow rank's rests
-    done: Floats  # (P,) units, rows or tasks
-
-
-def totals(run: Run) -> Totals:
-    """Sum up the current records."""
-    return Totals(
-        np.array([one.until + offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)]),
-        run.totals[:, list(USEFUL)].sum(axis=1),
-        np.array([float(one.steps["units"].sum()) + one.under_way for one in run.ranks]),
-    )
+def totals(run: Run) -> Floats:
+    """Return (3, P): when each record ends, seconds of work, with a slow rank's rests, and units, rows or tasks, so far."""
+    ends = [one.until + offset for one, offset in zip(run.ranks, run.offsets_s, strict=True)]
+    done = [float(one.steps["units"].sum()) + one.under_way for one in run.ranks]
+    return np.array([ends, run.totals[:, list(USEFUL)].sum(axis=1), done])
 
 
-def words(run: Run, before: Totals | None = None) -> str:
+def words(run: Run, before: Floats | None = None) -> str:
     """Return a line about a run: steps of the program, if it counts them, work done, and how busy ranks were since `before`.
 
     Without an earlier poll of the same ranks, everything since the start counts.
     """
     now = totals(run)
-    if before is None or len(before.done) != len(now.done) or (now.done < before.done).any():
-        before = Totals(*(np.zeros(len(now.done)) for _ in Totals._fields))
-    seconds, useful_s, done = (new - old for new, old in zip(now, before, strict=True))
+    if before is None or before.shape != now.shape or (now[2] < before[2]).any():
+        before = np.zeros_like(now)
+    seconds, useful_s, done = now - before
     fresh = seconds > 0.0  # ranks with a newer record
     per_s = float((done[fresh] / seconds[fresh]).sum())
     steps = min((one.progress for one in run.ranks), key=lambda steps: (steps.of > 0, steps.done))  # of the slowest rank
-    text = f"{now.seconds.max():,.0f} s"
+    text = f"{now[0].max():,.0f} s"
     text += f", {steps.done:,} of {steps.of:,} steps" if steps.of else ""
-    text += f": {now.done.sum():,.0f} {_unit(run)}, {format(per_s, ',.0f' if per_s >= 100.0 else '.3g')} a second"
+    text += f": {now[2].sum():,.0f} {_unit(run)}, {format(per_s, ',.0f' if per_s >= 100.0 else '.3g')} a second"
     text += _bounded(run)
-    if fresh.any() and now.useful_s.any():
+    if fresh.any() and now[1].any():
         by_rank = len(run.hosts) == 1
         names = np.array([f"rank {one.about.rank}" if by_rank else one.about.host for one in run.ranks])
         busy = {name: _busy(useful_s, seconds, fresh & (names == name)) for name in names[fresh].tolist()}
@@ -103,13 +92,13 @@ def _unit(run: Run) -> str:
 def follow(folder: Path) -> None:
     """Show the progress of the run recorded in `folder` until it is over, or standard input ends."""
     line = StatusLine()
-    shown: Totals | None = None  # in the last line
+    shown: Floats | None = None  # in the last line
     while True:
         with contextlib.suppress(ValueError, FileNotFoundError):  # no record, or an incomplete one
             run = gather(folder)
             found = totals(run)
             over = len(run.ranks) == run.size and all(one.ended for one in run.ranks)
-            fresh = shown is None or found.seconds.tolist() != shown.seconds.tolist()
+            fresh = shown is None or found[0].tolist() != shown[0].tolist()
             if (fresh or over) and line.show(words(run, shown), last=over):
                 shown = found
             if over:
