@@ -179,7 +179,9 @@ class Graph:
         return np.diff(self.indptr)
 
     def neighbours(self, vertex: int) -> Ints:
-        """Return the (deg,) neighbours of `vertex`, ascending."""
+        """Return the (deg,) neighbours of `vertex`, ascending; IndexError unless it is 0..n-1."""
+        if not 0 <= vertex < self.n:
+            raise IndexError(f"vertex = {vertex}: expected 0..{self.n - 1}")
         return self.indices[self.indptr[vertex] : self.indptr[vertex + 1]]
 
     def edges(self) -> tuple[Ints, Ints]:

@@ -277,8 +277,8 @@ def arrange(
         an assignment worse than the given order.
     seed : integer >= 0, of the random numbers of "anneal"; the other methods use none.
     tolerance : the imbalance, above 0, for which the number of steps is predicted.
-    progress : a function that is called as progress("current activity", done), with done from 0 to 1, a few
-        times a second at most.
+    progress : a function that is called as progress("current activity", done), with done from 0 to 1,
+        after each step of the method.
 
     Returns an `Arrangement`.
 

@@ -235,7 +235,6 @@ def _check(
     m = next((n_given for values in (*given.values(), limits) if (n_given := _length(values)) is not None), 1)
     nodes = {name: _per_node(name, values, m) for name, values in given.items()}
     nodes["cap"] = _caps(limits, m, float(n))
-    check_speeds(nodes["time"], name="time")
     if (node := first_true(nodes["wait_probability"] > 1.0)) is not None:
         raise ValueError(f"wait_probability[{node}] = {nodes['wait_probability'][node]}: expected 0..1")
     room = nodes["cap"].sum()
@@ -260,9 +259,8 @@ def _length(values: Any) -> int | None:
 
 
 def _per_node(name: str, values: ArrayLike, m: int) -> Floats:
-    if _length(values) is None:
-        return np.repeat(check_loads(np.atleast_1d(values), name=name), m)
-    return check_loads(values, m, name=name)
+    check = check_speeds if name == "time" else check_loads
+    return np.repeat(check(np.atleast_1d(values), name=name), m) if _length(values) is None else check(values, m, name=name)
 
 
 def _caps(cap: ArrayLike, m: int, n: float) -> Floats:
@@ -270,8 +268,9 @@ def _caps(cap: ArrayLike, m: int, n: float) -> Floats:
     wanted = cap if _length(cap) is None else as_numbers("cap", cap)
     wanted = np.asarray(wanted)
     if wanted.dtype.kind == "f":
-        broken = np.isfinite(wanted) & (wanted != np.floor(wanted))
-        if broken.any():
-            raise ValueError(f"cap = {wanted[broken][0]}: expected whole numbers, or infinity for no limit")
+        broken = np.atleast_1d(np.isfinite(wanted) & (wanted != np.floor(wanted)))
+        if (node := first_true(broken)) is not None:
+            value = np.atleast_1d(wanted)[node]
+            raise ValueError(f"cap[{node}] = {value}: expected a whole number, or infinity for no limit")
         wanted = np.where(wanted > n, n, wanted)
     return np.minimum(_per_node("cap", wanted, m), n)

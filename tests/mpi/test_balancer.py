@@ -176,6 +176,17 @@ def grow(items):
     return [{**item, "n": item["n"] + 1, "x" * (item["n"] % 3): 0} for item in items]
 
 
+def test_dtypes_and_shapes_may_differ_between_calls():
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        for call, kind in enumerate(("f4", "f8", "i8") * 3):
+            rows = np.ones((40 if RANK == 0 else 2, 1 + call % 2), kind)
+            results = balancer.map_rows(lambda block: (time.sleep(1e-4 * len(block)), block * 2)[1], rows)
+            np.testing.assert_array_equal(results, 2 * rows)
+            assert results.dtype == rows.dtype
+        if SIZE > 1:
+            assert sum(one.rows_moved for one in balancer.history)
+
+
 def test_objects_with_pack_and_unpack(balancer):
     rows = [{"id": 1000 * RANK + k, "n": k} for k in range(120)]
 

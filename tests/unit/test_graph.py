@@ -312,3 +312,9 @@ def test_a_malformed_file_is_refused_with_its_line(tmp_path, name, text, line, s
     path.write_bytes(text.encode())
     with pytest.raises(ValueError, match=rf"{re.escape(name)}{line}: .*{says}"):
         as_graph(path)
+
+
+@pytest.mark.parametrize("vertex", [-1, 4])
+def test_a_vertex_that_is_none_has_no_neighbours(vertex):
+    with pytest.raises(IndexError, match=rf"vertex = {vertex}: expected 0\.\.3"):
+        parse("ring:4").neighbours(vertex)

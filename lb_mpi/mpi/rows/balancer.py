@@ -184,7 +184,7 @@ class Balancer:
         function : called as function(block of rows, *more, **options).  The rows of a block belong to this rank or to
             another one.  Returns as many rows as the block has: an array, or a tuple or list of arrays (instead of a
             named tuple, `map_rows` returns a plain one).  Their dtypes and the shapes of one row may be any, but must be the
-            same in all calls and on all ranks.
+            same for all blocks of a call of `map_rows`, on all ranks.
         rows : (n, ...) numpy array, or a tuple or list of arrays with the same first dimension n; of a named tuple the
             function gets one, too.  n may be 0, and may differ between ranks; dtypes and shapes of one row must be the same
             on all ranks.
