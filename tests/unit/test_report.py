@@ -294,7 +294,7 @@ def test_a_page_of_a_thousand_ranks_is_small():
     assert strip(timeline(run, COLUMNS)).height == 1024
     assert len(page(run).encode()) <= MOST_BYTES
     few = assemble([("rank000000.lbrec", header(about(0, MOST_RANKS)) + frames[0])])
-    assert "Parts of work, by drafts: 20, at most" in page(few)  # a dense matrix would need terabytes
+    assert "Parts of work, by drafts: 20, " in page(few)  # a dense matrix would need terabytes
 
 
 def test_a_run_in_which_nothing_happened_has_a_page():
