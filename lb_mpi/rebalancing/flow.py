@@ -62,7 +62,7 @@ class Flow:
         self.steps = 0
         self._speed, self._mean, self._size = speed, mean, size
         self._threshold = (1.0 + THRESHOLD * tolerance) * mean
-        self._tau: dict[int, float] = {}
+        self._tau: dict[int, float] | None = None
         self._last = dict.fromkeys(self.flows, 0.0)  # the flow of the previous step
 
     @property
@@ -76,7 +76,7 @@ class Flow:
 
     def step(self, received: Mapping[int, float]) -> float:
         """Process the latest numbers of all neighbours, by rank; return the number for the next message."""
-        if not self._tau:
+        if self._tau is None:
             self._tau = {other: min(self.start(), received[other]) for other in self.flows}
             return self._excess
         excess, weight, out = self._excess, momentum(self.steps, self._size), 0.0

@@ -41,6 +41,14 @@ def find_fault() -> None:
     assert sum(abs(amount) for flow in level(graph, loads, speeds) for amount in flow.flows.values()) < 6 * surplus
 
 
+def test_steps_end_where_no_work_can_flow():
+    """Rank 0 has too much work, and no neighbour; the others may have some."""
+    for edges in ([], [(1, 2)]):
+        graph = Graph.from_edges(3, *np.array(edges, dtype=int).reshape(-1, 2).T)
+        flows = level(graph, np.array([10.0, 1.0, 1.0]), np.ones(3))
+        assert [flow.steps for flow in flows] == [4] * 3  # as many as a change would need to reach all ranks
+
+
 MUTANTS = {
     "a rank takes its own bound for both ends": ("Flow.step", "min(self.start(), received[other])", "self.start()"),
     "the work does not leave the rank": ("Flow.step", "self.time -= out / self._speed", "self.time -= 0.0"),
