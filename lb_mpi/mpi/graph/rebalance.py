@@ -262,15 +262,17 @@ class PlanBalance:
     @property
     def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        return CostsAndSpeeds(self.costs, self._given, self.speeds.scaled(1.0))
+        home, recent, every = self.speeds
+        return CostsAndSpeeds(self.costs, self._given, PlanSpeeds(home, MeasuredSpeeds(recent), every.copy()))
 
-    def failed(self, before: CostsAndSpeeds) -> None:
-        """Forget the failed call, in which ranks may have had different arguments: return to what was known before."""
+    def failed(self, before: CostsAndSpeeds | None = None) -> None:
+        """Forget the arguments of the failed call, which may differ between ranks; `before`: what was known before costs."""
         cost_s = self.opportunities.trigger.cost_s
         self.opportunities, self.waiting = Opportunities(self.opportunities.first_cut), None
         self.opportunities.trigger.cost_s = cost_s
-        costs, self._given, self.speeds = before
-        self.set_costs(costs)
+        if before is not None:
+            costs, self._given, self.speeds = before
+            self.set_costs(costs)
 
 
 def _copied(costs: Any) -> tuple[Any, float]:
@@ -341,10 +343,11 @@ def rebalance(
     `spent`: seconds that this rank has computed so far, and those of them without a core.  `connected`: the whole graph is
     in one piece.  `slabs`: the number of all vertices if the parts are contiguous ranges, else 0.
     """
-    comm, began, before = presence.comm, time.perf_counter(), balance.known
+    comm, began, before = presence.comm, time.perf_counter(), None
     if given.failed is None:
         balance.use(given.arguments)
         if given.costs is not None:
+            before = balance.known
             balance.given(given.costs)
     balance.measure(*spent, balance.load)
     balance.learn(comm.rank)
@@ -376,7 +379,7 @@ def rebalance(
             carry(slow.around(actor), port, presence, record, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
             if outcome.failed:
-                balance.failed(balance.known)  # valid on all ranks
+                balance.failed()  # its costs are valid on all ranks
                 between = None if actor.error is None else of_rows(actor.error, comm.rank, "rebalancing")
                 raise_on_all(comm, port.failed or between)
     except BaseException as error:

@@ -34,8 +34,9 @@ class Values:
     def __init__(self, values: Sequence[Any], n: int, *, pack: Pack | None = None, unpack: Unpack | None = None) -> None:
         if (pack is None) != (unpack is None):
             raise TypeError("pack and unpack: expected both or neither")
-        function("pack", pack, optional=True)
-        function("unpack", unpack, optional=True)
+        if pack is not None:
+            function("pack", pack)
+            function("unpack", unpack)
         self.given, self._n = tuple(values), n
         self._columns, forms = list[Column](), list[str]()
         for k, value in enumerate(values):
