@@ -123,10 +123,10 @@ class Rebalancing(Story[None]):
         self, decided: RebalanceDecision, trigger: Trigger, imbalance: float, most: Maxima, connected: bool, slabs: int,
         undo: Undo | None,
     ) -> Steps:  # fmt: skip
-        began, tolerance = self.now, FLOW_PART * imbalance
+        began = self.now
         labels, links = None if undo is None else undo.owners, self.neighbours
         if labels is None and slabs:
-            labels = yield from self._ends(slabs, most, tolerance)
+            labels = yield from self._ends(slabs, most, imbalance)
         elif labels is None:
             labels, links = yield from self._choose(decided.mean_s, imbalance, connected)
         owners = yield from self._move(labels, links)
@@ -134,7 +134,7 @@ class Rebalancing(Story[None]):
 
     # --- the choice ---
 
-    def _ends(self, n: int, most: Maxima, tolerance: float) -> Steps:
+    def _ends(self, n: int, most: Maxima, imbalance: float) -> Steps:
         """Return the new owners of this rank's vertices, of slabs of n vertices.
 
         Costs and speeds are rounded to integers: numpy adds them up exactly, whatever the processor.
@@ -144,7 +144,7 @@ class Rebalancing(Story[None]):
         costs[self.part.vertices] = np.rint(self.costs / most.load / ROUNDED)
         everyone = yield from reduce(maxima=np.concatenate([counts, speeds, costs]))
         counts, speeds, costs = np.split(everyone.maxima, [self.size, 2 * self.size])
-        ends = best_ends(costs, counts.astype(np.int64), speeds, tolerance)
+        ends = best_ends(costs, counts.astype(np.int64), speeds, imbalance)
         return np.searchsorted(ends, self.part.vertices, side="right")
 
     def _choose(self, mean_s: float, imbalance: float, connected: bool) -> Steps:
