@@ -178,8 +178,10 @@ class Exploration:
         if (known := self._known.get((id(actor), event))) is None:
             known = self._known[id(actor), event] = [*self._outcomes(actor, rank, do)]
         for new, sends in known:
-            actors = state.actors if new is actor else put(state.actors, rank, new)
-            yield self.post(State(actors, state.wires, state.rest), rank, sends)
+            if new is not actor:
+                yield self.post(State(put(state.actors, rank, new), state.wires, state.rest), rank, sends)
+            else:
+                yield self.post(state, rank, sends) if sends else state
 
     def _outcomes(self, actor: Any, rank: int, do: Callable[[Any, Choices], Sends]) -> Iterator[tuple[Any, Sends]]:
         scripts: list[tuple[int, ...]] = [()]
@@ -349,8 +351,12 @@ def reach(
 class Replayed:
     """A `Story`, which can't be copied: a clone is a new one to which the same happens."""
 
-    def __init__(self, make: Callable[[], Any], events: tuple[Callable[[Any], Any], ...] = ()) -> None:
-        self._make, self._events, self._actor, self._read = make, events, make(), list[Hashable]()
+    def __init__(
+        self, make: Callable[[], Any], events: tuple[Callable[[Any], Any], ...] = (), read: Iterable[Hashable] = ()
+    ) -> None:
+        self._make, self._events, self._actor, self._read = make, events, make(), [*read]
+        for event in events:  # in which it reads what it has read
+            event(self._actor)
         plain = self._actor._go_on
 
         def go_on(resume: Any, outcome: Any) -> Any:  # what it does depends on what it has read, and on nothing else
@@ -358,8 +364,6 @@ class Replayed:
             return plain(resume, outcome)
 
         self._actor._go_on = go_on
-        for event in events:
-            event(self._actor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._actor, name)
@@ -371,7 +375,7 @@ class Replayed:
         return tuple(self._read), tuple(early), self.failed
 
     def clone(self) -> Replayed:
-        return Replayed(self._make, self._events)
+        return Replayed(self._make, self._events, self._read)
 
     def turn(self, now: float, arrived: Arrived) -> Sends:
         return self._do(lambda actor: actor.turn(now, arrived))

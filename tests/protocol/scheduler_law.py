@@ -5,8 +5,8 @@ A scheduler is no actor: its caller submits, cancels, closes and breaks.  So its
 
 from __future__ import annotations
 
-import copy
 import math
+import pickle
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
@@ -31,27 +31,31 @@ class Small(NamedTuple):
     buffersize: int = 0  # of a stream, whose tasks are read as ranks need some; 0: they are submitted
 
 
+class Free(Scheduler):
+    """A scheduler that a small executor frees of what depends on times."""
+
+    small: Small
+
+    def _may_have_more(self, rank: int) -> bool:
+        return self.small.two and rank != ROOT and len(self.at[rank]) < AHEAD
+
+    def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
+        return False
+
+    def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
+        return self.small.most, math.inf
+
+    def _learn(self, rank: int, units: float, seconds: float) -> None:
+        pass
+
+
 class Outside:
     """A scheduler, and what is around it: the tasks, and what each rank has done."""
 
     def __init__(self, small: Small) -> None:
-        self.small = small
-
-        class Free(Scheduler):
-            def _may_have_more(self, rank: int) -> bool:
-                return small.two and rank != ROOT and len(self.at[rank]) < AHEAD
-
-            def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
-                return False
-
-            def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
-                return small.most, math.inf
-
-            def _learn(self, rank: int, units: float, seconds: float) -> None:
-                pass
-
-        size = len(small.hosts)
+        self.small, size = small, len(small.hosts)
         self.scheduler = Free(size, ROOT, RankKnowledge(size), blocks=bool(small.buffersize))
+        self.scheduler.small = small
         self.queue = TaskQueue(
             small.hosts, range(size), ROOT, self.begins, initializes=small.initializes, more=bool(small.buffersize)
         )
@@ -229,8 +233,9 @@ def explore(small: Small) -> int:
     """Every state, the law in each, and a way to the end of the executor from each; the number of states."""
 
     def successors(state: Outside) -> Iterator[Outside]:
+        whole = pickle.dumps(state)
         for n, _ in enumerate(state.choices()):
-            new = copy.deepcopy(state)
+            new = pickle.loads(whole)
             [*new.choices()][n](new)
             new.send()
             yield new

@@ -2,10 +2,10 @@
 
 import ast
 import doctest
+import functools
 import re
 import tokenize
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,11 @@ FOLDERS = ("lb_mpi", "apps", "benchmarks", "tools", "tests")
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def nodes() -> Iterator[tuple[str, ast.AST]]:
+@functools.cache
+def nodes() -> list[tuple[str, ast.AST]]:
     """All nodes of the library's modules, each with the path of its module."""
-    for path in sorted(LIBRARY.rglob("*.py")):
-        name = path.relative_to(LIBRARY).as_posix()
-        yield from ((name, node) for node in ast.walk(ast.parse(path.read_text())))
+    trees = [(path.relative_to(LIBRARY).as_posix(), ast.parse(path.read_text())) for path in sorted(LIBRARY.rglob("*.py"))]
+    return [(name, node) for name, tree in trees for node in ast.walk(tree)]
 
 
 def test_a_class_name_means_one_thing():
