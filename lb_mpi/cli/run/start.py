@@ -73,7 +73,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--emulated", action="store_true",
         help="the hosts are virtual ones, made by `cluster`: emulate their speeds, and use TCP")
     parser.add_argument("--record", metavar="FOLDER",
-        help="write a record of the run to FOLDER, after restarts of the last start, for python -m lb_mpi report FOLDER")
+        help="write a record of the run (after a restart: of the last start) to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--progress", action="store_true",
         help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
         "print a line every ten seconds")
