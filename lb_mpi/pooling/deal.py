@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from lb_mpi.metrics import usual_arithmetic
+
 Floats = NDArray[np.float64]
 
 LARGE = 32  # the largest tasks, so many per rank, are dealt one by one; the others fill up the ranks
@@ -45,6 +47,7 @@ def shares(n: int, speeds: Sequence[float]) -> list[int]:
     return [0, *accumulate(counts)]
 
 
+@usual_arithmetic
 def deal(tasks: NDArray[np.int64], speeds: Sequence[float], costs: NDArray[np.float64] | None = None) -> Deal:
     """Deal task numbers to ranks of these speeds; `costs` (of the tasks, in their order) are optional."""
     if costs is None:

@@ -37,7 +37,6 @@ class MapPlan:
     digest: Callable[[], bytes]  # of the items
 
     @classmethod
-    @usual_arithmetic
     def of(
         cls, function: Hashable, n: int, given: Floats | None, done: Collection[int], knowledge: RankKnowledge,
         memory: Memory, digest: Callable[[], bytes],
@@ -56,7 +55,6 @@ class MapPlan:
             order, bounds = (array.tolist() for array in deal(numbers, knowledge.speeds, costs[numbers]))
         return cls(n, function, costs, given is not None, order, bounds, digest)
 
-    @usual_arithmetic
     def learn(self, runs: Sequence[ChunkRun], knowledge: RankKnowledge, memory: Memory) -> None:
         """Learn the speeds of the ranks, and what the tasks cost: nothing of a part of the tasks, or of a single rank."""
         if not runs:
@@ -74,7 +72,8 @@ class MapPlan:
         done = np.array([task for run in runs for task in self.order[run.lo : run.hi]], dtype=np.int64)
         if self.costs is not None:
             costs = np.add.reduceat(self.costs[done], np.cumsum(lengths) - lengths)
-            knowledge.observe(self.function, timings_of(costs, n, seconds, by, size), with_costs=True)
+            timings = usual_arithmetic(timings_of)(costs, n, seconds, by, size)
+            knowledge.observe(self.function, timings, with_costs=True)
         if not complete or self.given:
             return
         found = seconds / lengths * np.array(knowledge.speeds)[by]
