@@ -320,6 +320,18 @@ def test_the_task_whose_result_can_t_be_unpickled_is_named(pool):
 
 
 @pytest.mark.parametrize("pool", [None, 0], indirect=True)
+@pytest.mark.parametrize(("make", "padding", "index"), [(iter, 0, 6), (list, 5000, 6), (list, 0, None)])
+def test_no_other_task_is_named_for_an_item_that_can_t_be_unpickled(pool, make, padding, index):
+    """The first task of its batch or block was named; small items of a list are pickled together."""
+    items = [(Unloadable(k == 6), bytes(padding)) for k in range(16)]
+    with pytest.raises(lb_mpi.TaskError, match=r"an item can't be unpickled: ZeroDivisionError.* in divide") as caught:
+        [*pool.imap(len, make(items), chunksize=4)]
+    assert caught.value.index == index
+    if pool.is_root:
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("pool", [None, 0], indirect=True)
 def test_errors_of_tasks_name_the_lines_of_the_user_only(pool, capsys):
     for function in (divide, wrong_result):
         with pytest.raises(lb_mpi.TaskError) as caught:

@@ -258,15 +258,32 @@ class ReceivedItems:
         self._block: Any = []
         self._block_number = -1
 
-    def some(self, lo: int, hi: int) -> list[Any]:
-        """Return the items at positions lo..hi-1, each once: rows of an array are part of this rank's copy."""
-        found: list[Any] = []
+    def some(self, lo: int, hi: int) -> Iterator[Any]:
+        """Return an iterator of the items at positions lo..hi-1, each once: rows of an array belong to this rank's copy."""
+        return itertools.chain.from_iterable(self._pieces(lo, hi))
+
+    def _pieces(self, lo: int, hi: int) -> Iterator[Any]:
         while lo < hi:
             number, first = divmod(lo, self._n_block)
             if number != self._block_number:
                 begin, end = self._ends[number : number + 2]
-                self._block, self._block_number = pickle.loads(self._data[begin:end]), number
+                self._block, self._block_number = unpickled(self._data[begin:end], self._n_block), number
             n = min(hi - lo, self._n_block - first)
-            found.extend(self._block[first : first + n])
+            yield self._block[first : first + n]
             lo += n
-        return found
+
+
+class UnreadableError(Exception):
+    """The cause has been raised as the next item was unpickled; `alone`: that item, not one that is pickled with it."""
+
+    def __init__(self, alone: bool) -> None:
+        super().__init__()
+        self.alone = alone
+
+
+def unpickled(data: bytes | memoryview, n: int = 1) -> Any:
+    """Return an item, or a block of `n`; UnreadableError if that fails."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:
+        raise UnreadableError(n == 1) from error

@@ -15,7 +15,6 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import Interrupts, interrupts
-from lb_mpi.mpi.pool.arguments import ReceivedItems
+from lb_mpi.mpi.pool.arguments import ReceivedItems, UnreadableError, unpickled
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,
     START,
@@ -297,9 +296,9 @@ class Member(PoolActor):
         if isinstance(job, Arrived):
             return _unpickled(job)
         if isinstance(job, TaskBatch):
-            return run_tasks(self.ranks, self.call, lambda: [*map(pickle.loads, job.tasks)], limit_s=BATCH_S)
+            return run_tasks(self.ranks, self.call, map(unpickled, job.tasks), len(job.tasks), limit_s=BATCH_S)
         assert self.items is not None
-        return run_tasks(self.ranks, self.call, partial(self.items.some, job.lo, job.hi), first=job.lo)
+        return run_tasks(self.ranks, self.call, self.items.some(job.lo, job.hi), job.hi - job.lo, first=job.lo)
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """Pass on what a chunk or a batch has brought."""
@@ -316,9 +315,17 @@ class Member(PoolActor):
         if ran.n:
             self.put(first, first + ran.n, ran.values, seconds)
         if ran.failed is not None:  # Ctrl-C may come after the last task
-            self.fail_task(failure_of(ran.failed, ranks.rank, failed_at, self.call.function), ran.failed)
+            self._fail_at(failed_at, ran.failed)
             stealer.end()
         return sends
+
+    def _fail_at(self, position: int, error: BaseException) -> None:
+        """Note the failure of the task at this position, or that its item can't be unpickled."""
+        what = ""
+        if isinstance(error, UnreadableError) and error.__cause__ is not None:
+            what, position, error = "an item can't be unpickled: ", position if error.alone else -1, error.__cause__
+        failure = failure_of(error, self.ranks.rank, position, self.call.function)
+        self.fail_task(failure._replace(text=what + failure.text), error)
 
     def own_s(self, ran: Ran) -> float:
         """Return the seconds of tasks that tell the speed of this rank: not those in which it waited for a core.

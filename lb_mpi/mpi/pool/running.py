@@ -131,10 +131,11 @@ class Ran(NamedTuple):
 
 
 def run_tasks(
-    ranks: PoolRanks, call: Call, items: Callable[[], list[Any]], *, first: int = -1, limit_s: float = math.inf
+    ranks: PoolRanks, call: Call, items: Iterable[Any], n: int, *, first: int = -1, limit_s: float = math.inf
 ) -> Ran:
     """Run a call's tasks, at least one, up to the first that raises, or until the time is up.
 
+    items : of these `n` tasks; UnreadableError where one can't be unpickled, which counts as that of the task.
     first : position of the first in a map; -1: they belong to no interval.
     On the root, results are copied before the next call may change them; the other ranks pickle them.
     """
@@ -145,10 +146,9 @@ def run_tasks(
     if records:
         ranks.record.enter(ranks.account.phase(first), before.wall_s)
     try:
-        arguments = items()
         with at_work(ranks.presence.comm), Alarm(call.timeout_s) if call.timeout_s else NO_ALARM as alarm:
             function = _caller(call, alarm) if alarm or call.retries else call.function
-            for argument in arguments:
+            for argument in items:
                 try:
                     value = function(*argument) if call.star else function(argument)
                 except Exception as error:
@@ -160,7 +160,7 @@ def run_tasks(
                 if type(value) not in UNCHANGING:
                     if is_root:
                         value = copied(value)
-                    elif len(values) + 1 < len(arguments):  # the last one is pickled below, before any other call
+                    elif len(values) + 1 < n:  # the last one is pickled below, before any other call
                         value = kept(value)
                 values.append(value)
                 if limit_s < math.inf and time.perf_counter() > before.wall_s + limit_s:
@@ -232,7 +232,7 @@ def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
     if batch.paths:
         arrays.locate(batch.paths)
     call = Call(partial(_run_submitted, ranks.rank))
-    ran = run_tasks(ranks, call, lambda: [*batch.tasks], limit_s=BATCH_S)
+    ran = run_tasks(ranks, call, batch.tasks, len(batch.tasks), limit_s=BATCH_S)
     if ran.failed is not None:  # Ctrl-C
         raise ran.failed
     if ranks.record is not OFF and batch.number >= 0:
