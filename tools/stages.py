@@ -67,7 +67,7 @@ def set_up(environment: Environment) -> Stage:
     command = check(environment, SET_UP)
     argv = [interpreter(), str(ROOT / "launch" / "test"), "--set-up-only"]
     variables = {**environment.variables(), "MPI": environment.mpi}
-    return command._replace(argv=lambda _: argv, variables=variables, after=(KERNELS,))
+    return command._replace(n_cores=0.5, argv=lambda _: argv, variables=variables, after=(KERNELS,))  # many wait for it
 
 
 def serial(
