@@ -1,4 +1,4 @@
-"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER LIMIT_S [pytest arguments]`.
+"""One rank of an MPI test stage: `python -m mpi4py -m tools.rank FOLDER [pytest arguments]`.
 
 Copies of pytest that all print to one pipe can't be read: each rank has its own log and report in FOLDER.
 """
@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tools.stages import WITHOUT_HYPOTHESIS, ended_after
+from tools.stages import LIMIT_S, WITHOUT_HYPOTHESIS, ended_after
 
 GRACE_S = 10.0  # after a failure: for the reports of the other ranks, which may wait for this one for ever
 
 
-def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
+def main(folder: Path, arguments: list[str]) -> int:
     """Run pytest on this rank; return its exit code, which if not 0 makes mpi4py end all ranks."""
     rank, size = (int(_variable(name)) for name in ("RANK", "SIZE"))
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in what a script starts in the background
@@ -33,7 +33,7 @@ def main(folder: Path, limit_s: float, arguments: list[str]) -> int:
                 f"--basetemp={folder / f'tmp{rank}'}",  # or all ranks clean up one folder at the same time
                 "--maxfail=1",  # after a failure on one rank, the ranks are out of step
                 # Rank 0 ends all ranks of a test that hangs, when the others have printed where they are.
-                *ended_after(limit_s if rank else limit_s + GRACE_S, ends=rank == 0),
+                *ended_after(LIMIT_S if rank else LIMIT_S + GRACE_S, ends=rank == 0),
                 *arguments,
             ]
         )
@@ -52,4 +52,4 @@ def _variable(what: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

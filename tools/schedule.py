@@ -78,18 +78,18 @@ class Running:
         return self.stage.outcome_of(self._folder, code)
 
 
-def run_all(stages: Sequence[Stage], *, verbose: bool) -> bool:
+def run_all(stages: Sequence[Stage]) -> bool:
     """Run the stages in order, with a line for each and the totals at the end; return whether all is well.
 
     Stages that run side by side compete for two cores, and a test of processes, hosts and deadlines may fail for that.  So
     where at most `MOST_AGAIN` stages have failed, each of them runs once more with nothing beside it, and that decides.
     """
-    outcomes = side_by_side(stages, verbose=verbose)
+    outcomes = side_by_side(stages)
     failed = [stage for stage in stages if not outcomes[stage.name].good]
     if len(stages) > 1 and len(failed) <= MOST_AGAIN:
         for stage in failed:
             print(f"once more, with nothing beside it: {stage.name}", flush=True)
-            outcomes |= side_by_side([stage], verbose=verbose)
+            outcomes |= side_by_side([stage])
     good = all(outcome.good for outcome in outcomes.values())
     totals = Counts(*map(sum, zip(*(outcome.counts for outcome in outcomes.values()), strict=True)))
     if unsteady := [stage.name for stage in failed if outcomes[stage.name].good]:
@@ -101,7 +101,7 @@ def run_all(stages: Sequence[Stage], *, verbose: bool) -> bool:
     return False
 
 
-def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome]:
+def side_by_side(stages: Sequence[Stage]) -> dict[str, Outcome]:
     """Run the stages, as many at a time as keep the cores busy; return their outcomes by name."""
     waiting, running, outcomes, signed = list(stages), list[Running](), dict[str, Outcome](), time.monotonic()
     with ExitStack() as everything:
@@ -113,7 +113,7 @@ def side_by_side(stages: Sequence[Stage], *, verbose: bool) -> dict[str, Outcome
                 if (code := one.code()) is not None:
                     running.remove(one)
                     outcomes[one.stage.name] = outcome = one.outcome(code)
-                    report(one, outcome, verbose=verbose)
+                    report(one, outcome)
                     signed = time.monotonic()
                     one.__exit__()
             if time.monotonic() > signed + SIGN_S:
@@ -133,7 +133,7 @@ def fits(stage: Stage, waiting: list[Stage], running: list[Stage]) -> bool:
     return sum(one.n_cores for one in running) + stage.n_cores <= N_CORES
 
 
-def report(one: Running, outcome: Outcome, *, verbose: bool) -> None:
+def report(one: Running, outcome: Outcome) -> None:
     """Print how a stage has ended."""
     counts = outcome.counts
     took = f"{one.stage.name:<38}{one.seconds:7.1f} s {one.cpu_s:6.1f} CPU s "
@@ -141,5 +141,5 @@ def report(one: Running, outcome: Outcome, *, verbose: bool) -> None:
     if sum(counts) > bool(outcome.problem):
         words.append(f" {counts.passed} of {sum(counts)} tests" + f", {counts.skipped} skipped" * bool(counts.skipped))
     print(*filter(None, words), flush=True)
-    if outcome.output and (verbose or not outcome.good):
+    if outcome.output and not outcome.good:
         print(outcome.output, flush=True)

@@ -12,6 +12,7 @@ from tools.counts import Counts, count
 from tools.environment import ONE_THREAD, ROOT, Environment, interpreter
 
 IDLE = 0.0
+LIMIT_S = 300.0  # a test that takes so long has hung
 KERNELS = "apps.kernels"
 SET_UP = "set-up"
 WITHOUT_HYPOTHESIS = ("-p", "no:hypothesispytest")  # whose import takes 0.4 s of CPU: for stages without drawn examples
@@ -74,7 +75,7 @@ def serial(
     environment: Environment,
     name: str,
     arguments: list[str],
-    limit_s: float,
+    limit_s: float = LIMIT_S,
     *,
     n_cores: float = 1.0,
     may_be_empty: bool = False,
@@ -95,7 +96,6 @@ def parallel(
     environment: Environment,
     n: int,
     arguments: list[str],
-    limit_s: float,
     variables: Mapping[str, str],
     *,
     may_be_empty: bool,
@@ -103,7 +103,7 @@ def parallel(
     """Make the stage of the MPI tests on `n` ranks, with some `variables` more."""
 
     def argv(folder: Path) -> list[str]:
-        rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), str(limit_s), "-q"]
+        rank = [str(environment.python), "-m", "mpi4py", "-m", "tools.rank", str(folder), "-q"]
         return environment.job(n, [*rank, *arguments])[0]
 
     def outcome_of(folder: Path, code: int) -> Outcome:

@@ -14,6 +14,7 @@ from tools.schedule import run_all
 from tools.stages import (
     IDLE,
     KERNELS,
+    LIMIT_S,
     ONE_MPI,
     SET_UP,
     SIZES,
@@ -28,16 +29,15 @@ from tools.stages import (
 RANKS = (1, 2, 3, 6)
 USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS = (3,)  # with --other-mpi
-LIMIT_S = 300.0
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
 QUEUED = 4  # times as long, for tests that get the cores that others leave idle
 N_SHARES = 10  # of their files; each share is a stage, of which the last ones run side by side until the end
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
 WITHOUT_KERNELS = (  # files of that room whose programs call no kernel: they start while kernels are compiled
-    *("cluster", "hung_ranks", "launch", "processes", "restarts", "run", "slow_ranks", "starting", "throttle"),
+    *("cluster", "hung_ranks", "launch", "processes", "restarts", "run", "starting", "throttle"),
 )
-LONGEST = ("cluster", "hung_ranks", "documents", "run", "slow_ranks")  # files of that room that start first
+LONGEST = ("cluster", "hung_ranks", "documents", "run")  # files of that room that start first
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -50,7 +50,6 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
         allow_abbrev=False,
     )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--serial-only", action="store_true", help="run no MPI tests")
     only.add_argument("--mpi-only", action="store_true", help="run only the MPI tests")
     only.add_argument(
         "--other-mpi", action="store_true", help="run only what depends on MPI; the rest was run with the other MPI"
@@ -63,17 +62,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[argparse.Namespace, l
         "--ranks", type=_ranks, metavar="N,N,...",
             help="numbers of ranks of all MPI tests (default: 1 and 3; 1,2,3,6 where it matters)"
     )
-    parser.add_argument(
-        "--limit",
-        type=float,
-        metavar="SECONDS",
-        default=LIMIT_S,
-        help="a test that takes SECONDS has hung (default: %(default)g)",
-    )
-    parser.add_argument("-v", "--verbose", action="store_true", help="also show the output of passing stages")
     options, rest = parser.parse_known_args(arguments)
-    if not 0 < options.limit < float("inf"):
-        parser.error(f"--limit {options.limit}: expected seconds above 0")
     if options.both and rest:
         parser.error(f"--both {' '.join(rest)}: expected no choice of tests")
     return options, rest
@@ -100,14 +89,14 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
         of_one = without_mpiexec(environment, options)
     elif not options.mpi_only and (serial_places or not places):
         arguments = [*(serial_places or ["tests", "--ignore=tests/mpi"]), *others]
-        of_one = [serial(environment, "serial tests", arguments, options.limit, may_be_empty=True)]
-    if not options.serial_only and mpi_places:
+        of_one = [serial(environment, "serial tests", arguments, may_be_empty=True)]
+    if mpi_places:
         sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
         usual: tuple[int, ...] = OTHER_RANKS if options.other_mpi else USUAL
         variables = {SIZES: ",".join(map(str, sizes if rest or options.ranks else usual))}
         arguments = [*mpi_places, *_not_again(options), *others]
         for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps
-            of_mpi.append(parallel(environment, n, arguments, options.limit, variables, may_be_empty=bool(rest)))
+            of_mpi.append(parallel(environment, n, arguments, variables, may_be_empty=bool(rest)))
     return checks + of_mpi + of_one  # beside the MPI tests there is room for tests that wait
 
 
@@ -120,13 +109,13 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
         place = f"{WAITING}/{file.name}"
         arguments = [f"tests/{place}", *WITHOUT_HYPOTHESIS, *_not_again(options)]
         # All tests of a file may be skipped: the machine may lack sshd or another Python, or the user may not be root.
-        stage = serial(environment, place, arguments, options.limit, n_cores=WAITING_CORES, may_be_empty=True)
+        stage = serial(environment, place, arguments, n_cores=WAITING_CORES, may_be_empty=True)
         stages.append(stage._replace(after=()) if _name(file) in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
         files = [str(file.relative_to(ROOT)) for file in files_of(*COMPUTING)]
         for k in range(N_SHARES):
             name = f"serial tests, {k + 1} of {N_SHARES}"
-            stages.append(serial(environment, name, files[k::N_SHARES], QUEUED * options.limit, n_cores=IDLE))
+            stages.append(serial(environment, name, files[k::N_SHARES], QUEUED * LIMIT_S, n_cores=IDLE))
     return stages
 
 
@@ -184,5 +173,5 @@ def main() -> int:
         if options.set_up_only:
             return 0
         stages = choose_both(options) if options.both else choose(environment, options, rest)
-        good = run_all(stages, verbose=options.verbose)
+        good = run_all(stages)
     return 0 if good else 1

@@ -115,16 +115,6 @@ def test_a_tour_within_a_time_limit(monkeypatch):
     assert "shortest tour through 25 cities, so far: " in out
 
 
-def test_the_model_of_the_paper_on_any_maze(monkeypatch):
-    code, out, _ = run(maze, monkeypatch, PAPER, "--lockstep", "2")
-    assert (code, out.splitlines()[1:3]) == (
-        0, ["L1 = 67 steps on one rank", "L2 = 47 steps on 2 ranks, with 10 balances"]
-    )  # fmt: skip
-    code, out, _ = run(maze, monkeypatch, "--dim", "20", "--walled", "--lockstep", "3", "--json")
-    given = json.loads(out)
-    assert (code, given["found"], given["efficiency"]) == (0, False, given["steps_on_one_rank"] / given["steps"] / 3)
-
-
 def test_messages_between_ranks_are_printed_in_order(monkeypatch):
     given = answer(maze, monkeypatch, "--dim", "300", "--walled", "--trace", "states")
     story = [str(line).split(maxsplit=5) for line in given["trace"]]

@@ -9,13 +9,12 @@ import pytest
 
 import lb_mpi
 from apps import diffusion
-from apps.diffusion import diffuse, exchange_rows
+from apps.diffusion import diffuse
 from lb_mpi.__main__ import main
 from lb_mpi.cli.balance import STEPPING
 from lb_mpi.diffusion.diffusion import edges_at
 from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import mesh, most_square_mesh, parse
-from lb_mpi.mpi.common.communicator import duplicate, presence_of
 from tests.mpi.sizes import COMM, RANK, SIZE, parameters
 from tests.mpi.test_apps import run
 
@@ -24,20 +23,6 @@ pytestmark = pytest.mark.mpi
 
 def graphs():
     return [mesh(*most_square_mesh(SIZE)), parse(f"ring:{SIZE}"), parse(f"complete:{SIZE}"), mesh(1, SIZE)]
-
-
-@pytest.mark.every_size
-def test_neighbours_numbers_arrive_in_order():
-    presence = presence_of(duplicate(COMM))
-    for graph in graphs():
-        neighbours = graph.neighbours(RANK)
-        for turn in range(20):
-            theirs = exchange_rows(presence, neighbours.tolist(), np.array([100.0 * turn + RANK, 1.0]))
-            np.testing.assert_array_equal(theirs[:, 0], 100.0 * turn + neighbours)
-            for_each = np.array([[100.0 * RANK + k] for k in neighbours.tolist()]).reshape(-1, 1)
-            theirs = exchange_rows(presence, neighbours.tolist(), for_each)
-            np.testing.assert_array_equal(theirs[:, 0], 100.0 * neighbours + RANK)
-    presence.close()
 
 
 @pytest.mark.parametrize("scheme", parameters(STEPPING, every_size=["fos", "cg"]))

@@ -1,17 +1,23 @@
-"""The process graph that a Balancer takes."""
+"""The process graph that a Balancer takes, and communicators that are arranged on one."""
 
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 import lb_mpi
+from apps.diffusion import diffuse
+from lb_mpi.diffusion.diffusion import balance
+from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, cube, host_graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
-from tests.mpi.test_balancer import COMM, RANK, SIZE, numbers, slow_square
+from tests.mpi.sizes import COMM, RANK, SIZE, parameters
+from tests.mpi.test_balancer import numbers, slow_square
 
-pytestmark = [pytest.mark.mpi, pytest.mark.every_size]
+pytestmark = pytest.mark.mpi
+SPEEDS = np.random.default_rng(7).uniform(1, 10, SIZE)
 
 
+@pytest.mark.every_size
 def test_process_graphs():
     with lb_mpi.Balancer(COMM) as balancer:
         assert balancer.graph.n == SIZE
@@ -30,6 +36,7 @@ def test_process_graphs():
     cart.Free()
 
 
+@pytest.mark.every_size
 def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share():
     cart = COMM.Create_cart([SIZE])
     for hosts in (["a"] * SIZE, [f"h{rank}" for rank in range(SIZE)]):
@@ -46,6 +53,7 @@ def test_the_usual_process_graph_follows_the_hosts_that_several_ranks_share():
     cart.Free()
 
 
+@pytest.mark.every_size
 def test_components_are_balanced_by_themselves():
     if SIZE < 4:
         pytest.skip("needs two pairs of ranks")
@@ -58,3 +66,34 @@ def test_components_are_balanced_by_themselves():
     counts = COMM.allgather(len(owned))
     assert counts[:4] == [55, 55, 55, 55]
     assert all(count == 10 for count in counts[4:])
+
+
+# --- arranged communicators ------------------------------------------------------------------------------------------
+
+WAYS = [(objective, method) for method in ("paper", "fill", "swap") for objective in ("uniform", "paper")]
+
+
+@pytest.mark.one_mpi
+@pytest.mark.parametrize(("objective", "method"), parameters(WAYS, every_size=[("uniform", "fill"), ("paper", "swap")]))
+def test_ranks_sit_where_they_ought_to(objective, method):
+    graph = mesh(*most_square_mesh(SIZE))
+    placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS, objective=objective, method=method, seed=3)
+    assert type(placed) is MPI.Intracomm
+    assert placed.size == SIZE
+    expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3) if RANK == 0 else None
+    assert placed.allgather(RANK) == COMM.bcast(expected).positions.tolist()
+    placed.Free()
+
+
+@pytest.mark.every_size
+def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout():
+    graph = mesh(1, SIZE)
+    placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
+    layout = SPEEDS[COMM.bcast(lb_mpi.arrange(graph, SPEEDS).positions if RANK == 0 else None)]
+    loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
+    assert SPEEDS[RANK] == layout[placed.rank]
+    setup = prepare(graph, layout, "fos", "uniform")
+    mean = float(setup.mean_times(loads)[placed.rank])
+    steps = diffuse(placed, setup, float(loads[placed.rank]), mean, 1e-6, 1000).steps
+    assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
+    placed.Free()

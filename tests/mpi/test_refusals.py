@@ -149,6 +149,7 @@ REFUSED = [
     ("reorder_ranks", {"speeds": [1.0] * LAST + [0.0]}, ValueError, "= 0.0"),
     ("reorder_ranks", {"graph": parse(f"ring:{SIZE + 1}")}, ValueError, f"expected {SIZE}, one for each rank"),
     ("reorder_ranks", {"graph": 4}, TypeError, "graph = 4"),
+    *[("reorder_ranks, all ranks alike", {"graph": Graph.from_edges(SIZE, [], [])}, ValueError, "components")] * (SIZE > 1),
     ("reorder_ranks", {"objective": "best"}, ValueError, "objective = 'best'"),
     ("reorder_ranks", {"method": "luck"}, ValueError, "method = 'luck'"),
     ("measure", {"kernel": 3}, TypeError, "kernel = 3"),

@@ -123,7 +123,7 @@ def stage(name, counts, script=""):
 
 
 def test_nothing_run_is_a_failure(capsys):
-    assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())], verbose=False)
+    assert not schedule.run_all([stage("serial", Counts()), stage("mpi", Counts())])
     assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
 
 
@@ -140,18 +140,18 @@ def failing(tmp_path, name, times):
 
 
 def test_a_stage_that_failed_beside_others_runs_once_more_alone(tmp_path, capsys):
-    assert schedule.run_all([failing(tmp_path, "once", 1), stage("serial", Counts(5))], verbose=False)
+    assert schedule.run_all([failing(tmp_path, "once", 1), stage("serial", Counts(5))])
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2:] == ["failed beside others and passed alone: once", "6 passed, 0 failed"]
     assert lines.count("its output") == 1
-    assert not schedule.run_all([failing(tmp_path, "twice", 2), stage("serial", Counts(5))], verbose=False)
+    assert not schedule.run_all([failing(tmp_path, "twice", 2), stage("serial", Counts(5))])
     assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 1 failed"
     assert (tmp_path / "twice").read_text() == ".."
 
 
 def test_stages_that_fail_alone_or_in_number_are_not_repeated(tmp_path):
-    assert not schedule.run_all([failing(tmp_path, "alone", 1)], verbose=False)
-    assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"], verbose=False)
+    assert not schedule.run_all([failing(tmp_path, "alone", 1)])
+    assert not schedule.run_all([failing(tmp_path, name, 1) for name in "abcd"])
     assert (tmp_path / "alone").read_text() == (tmp_path / "a").read_text() == "."
 
 
@@ -162,14 +162,14 @@ def test_a_stage_waits_for_the_one_that_it_comes_after(tmp_path):
     noted = []
     outcome_of = second.outcome_of
     second = second._replace(outcome_of=lambda folder, code: noted.append(code) or outcome_of(folder, code))
-    assert schedule.run_all([first, second], verbose=False)
+    assert schedule.run_all([first, second])
     assert noted == [0]
 
 
 def test_a_test_that_hangs_ends_its_stage_and_shows_where(tmp_path, capsys):
     (tmp_path / "test_one.py").write_text("import time\ndef test_a():\n    time.sleep(60)\n")
     hangs = stages.serial(here(), "hangs", [str(tmp_path / "test_one.py")], 1.0)._replace(after=())
-    assert not schedule.run_all([hangs], verbose=False)
+    assert not schedule.run_all([hangs])
     said = capsys.readouterr().out
     assert "FAILED exit code 1, no report" in said
     assert "in test_a\n" in said

@@ -46,45 +46,34 @@ def run(now, *, hosts=1, ended=False):
     return assemble(files(now, hosts=hosts, ended=ended))
 
 
-def test_the_line_shows_rates_since_the_last_poll():
-    # 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
-    said = "10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left"
-    assert words(run(10.0), totals(run(4.0))) == said
-
-
-def test_the_line_names_the_least_busy_of_several_hosts():
-    assert "; busy 52%, least on node1: 29%;" in words(run(10.0, hosts=2))
-
-
-@pytest.mark.parametrize(("best", "words_of_best"), [(1234567.0, "best 1,234,567"), (math.inf, "no solution yet")])
-def test_the_line_shows_the_best_value_and_the_open_nodes_of_a_branch_and_bound(best, words_of_best):
+def of_one(now, *, best=None, working=False, done=0.0, size=1):
+    """Runs of equal ranks that are in the midst of a call: of which not all that is shown is known."""
     made = []
-    for rank in range(SIZE):
+    for rank in range(size):
         record = Record(0.0)
-        record.enter(Phase.OWN, 0.0)
-        record.bounded(best, 10.0 * rank)
-        made.append(file_of(record, rank, 3.0, 1, ended=False))
-    assert f"a second; {words_of_best}, 60 open; busy" in words(assemble(made))
+        if working:
+            record.enter(Phase.OWN, 0.0)
+        if best is not None:
+            record.bounded(best, 10.0 * rank)
+        record.doing(done)
+        made.append(file_of(record, rank, now, 1, ended=False))
+    return assemble(made)
 
 
-def test_a_rank_without_news_is_not_called_idle():
-    assert words(run(4.0), totals(run(4.0))) == "4 s: 800 tasks, 0 a second"
-
-
-@pytest.mark.parametrize(("done", "rate"), [(5_012_345.0, "1,253,086"), (47.0, "11.8"), (0.5, "0.125")])
-def test_the_line_shows_rates_without_powers_of_ten(done, rate):
-    record = Record(0.0)
-    record.doing(done)
-    assert words(assemble([file_of(record, 0, 4.0, 1, ended=False)])).endswith(f" units, {rate} a second")
-
-
-def test_the_line_of_a_search_shows_no_time_left():
-    record = Record(0.0)
-    record.enter(Phase.OWN, 0.0)
-    record.doing(12.0)
-    assert words(assemble([file_of(record, 0, 2.0, 1, ended=False)])) == (
-        "2 s: 12 units, 6 a second; busy 100%, least on rank 0: 100%"
-    )
+# Of `run`: 1,000 tasks of this call and 400 of earlier ones; ranks are busy 1, 1/2, 1/3 and 1/4 of the time.
+@pytest.mark.parametrize(("shown", "seen", "before"), [
+    ("10 s: 1,400 tasks, 100 a second; busy 52%, least on rank 3: 25%; about 30 s left", run(10.0), run(4.0)),
+    ("busy 52%, least on node1: 29%;", run(10.0, hosts=2), None),
+    ("a second; best 1,234,567, 60 open; busy", of_one(3.0, best=1234567.0, working=True, size=SIZE), None),
+    ("a second; no solution yet, 60 open; busy", of_one(3.0, best=math.inf, working=True, size=SIZE), None),
+    ("4 s: 800 tasks, 0 a second", run(4.0), run(4.0)),  # a rank without news is not called idle
+    *[(f" units, {rate} a second", of_one(4.0, done=done), None)  # no powers of ten
+      for done, rate in ((5_012_345.0, "1,253,086"), (47.0, "11.8"), (0.5, "0.125"))],
+    ("2 s: 12 units, 6 a second; busy 100%, least on rank 0: 100%", of_one(2.0, working=True, done=12.0), None),  # a search
+])  # fmt: skip
+def test_the_line_shows_what_is_known(shown, seen, before):
+    said = words(seen, totals(before)) if before else words(seen)
+    assert said == shown if shown[0].isdigit() else shown in said
 
 
 def test_the_line_of_a_program_with_steps_shows_the_time_left():
