@@ -1,6 +1,6 @@
 """Known-wrong variants of a rebalancing: (module, function, what stands there, what the mutant says instead)."""
 
-from lb_mpi.rebalancing import actor, deciding, moving, pairs, slabs
+from lb_mpi.rebalancing import actor, deciding, flow, moving, pairs, slabs
 
 MUTANTS = [
     # labels
@@ -33,7 +33,7 @@ MUTANTS = [
     (actor, "Rebalancing._choose", "yield Await((), [(other, RebalanceMessage(RebalanceKind.PAIR)) for other in links])", "pass"),  # nobody learns of it
     (pairs, "_received", "        raise JobFailed\n", "        pass\n"),
     (pairs, "_Chooser.__init__", "mine > (links.speeds[other], -other)", "rank < other or links.speed > links.speeds[other]"),  # both choose
-    (actor, "Rebalancing._level", "residual > tolerance and", "residual > 10.0 * tolerance and"),
+    (flow, "Levelling.ends", "residual <= self._tolerance", "residual <= 10.0 * self._tolerance"),
     (actor, "Rebalancing._level_together", "for other in near)", "for other in near[:1])"),
     (actor, "Rebalancing._level_together", "= load, self.mine.speed, sum", "= load, 1.0, sum"),
     # the opportunities
