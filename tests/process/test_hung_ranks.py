@@ -34,6 +34,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack_and_the_run_goes_on(tmp_path,
         assert len(re.findall(f"^run: rank 1 on host {HOST} {words}", err, re.MULTILINE)) == 1, err
     assert line in err.partition("run: Python stack of rank 1:\n")[2]
     assert "rank 0 on" not in err
+    assert "no Python stack" not in err
     assert "restart 1 of 1" in err
 
 

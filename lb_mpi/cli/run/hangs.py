@@ -33,6 +33,7 @@ from typing import NamedTuple
 from lb_mpi.cli.run.lines import RankState
 
 NEITHER = "neither computing nor answering"
+AT_END = "at the end of its program"  # it has no Python stack any more
 
 
 class Hang(NamedTuple):
@@ -96,7 +97,7 @@ def awaited(states: Sequence[RankState], n_ranks: int, hang_s: float) -> list[Ha
     where = f", while the other ranks wait in {waiting[0].phase}"
     hangs = []
     for state in others:
-        how = "at the end of its program" if state.at_end else NEITHER if state.idle_s >= hang_s else OUTSIDE
+        how = AT_END if state.at_end else NEITHER if state.idle_s >= hang_s else OUTSIDE
         hangs.append(Hang(state.rank, state.host, min(state.away_s, waited_s), where, how))
     early = any(hang.seconds < hang_s * (PATIENCE if hang.how == OUTSIDE else 1) for hang in hangs)
     return [] if early else hangs

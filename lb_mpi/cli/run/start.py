@@ -23,7 +23,7 @@ from pathlib import Path
 
 from lb_mpi.cli.run import commands, processes
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
-from lb_mpi.cli.run.hangs import PATIENCE, FirstSigns, Hang, awaited, stopped
+from lb_mpi.cli.run.hangs import AT_END, PATIENCE, FirstSigns, Hang, awaited, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
@@ -286,7 +286,7 @@ class _Run:
         self._hear()
         seconds = time.monotonic() - self._began
         say(*self._gone, *self._hung, *self._wrong)
-        for rank in [hang.rank for hang in self._hung][:MOST_STACKS]:
+        for rank in [hang.rank for hang in self._hung if hang.how != AT_END][:MOST_STACKS]:
             stack = self._watch.stack(rank, STACK_S).rstrip().splitlines()
             say(f"Python stack of rank {rank}:" if stack else f"no Python stack from rank {rank}", *stack)
         if code and not self._signals:

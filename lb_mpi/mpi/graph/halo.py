@@ -242,8 +242,9 @@ class HaloPlan:
 
         Parameters
         ----------
-        values : (n_local, ...) array of any dtype except Python objects; dtype and shape of one value must be the same
-            on all ranks.  Or an (n_local + n_ghosts, ...) array, whose last n_ghosts rows are overwritten.
+        values : (n_local, ...) array of any dtype except Python objects, or a list of rows of one shape; dtype and shape
+            of one value must be the same on all ranks.  Or an (n_local + n_ghosts, ...) array, whose last n_ghosts rows
+            are overwritten.
 
         Returns a new (n_local + n_ghosts, ...) array with the same order in memory (C, Fortran, ...), on every number of
         ranks.  Where a rank owns one vertex or none, its order is that of the rank with the most vertices.

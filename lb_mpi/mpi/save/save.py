@@ -68,9 +68,9 @@ def save(
         None: the rows of rank 1 follow those of rank 0, and so on.
     options : names with numbers, text or lists, which distinguish this problem from others: later saves and `load` must
         pass equal options (in any order; NaN equals NaN).
-    arrays : (n, ...) arrays by name.  On a rank all arrays have the same n, which may differ between ranks; dtype and
-        shape of one row must be the same on all ranks.  TypeError for masked arrays, and for a dtype that a .npy file
-        does not keep, such as fields in another order than in memory.
+    arrays : (n, ...) arrays, or lists of n rows of one shape, by name.  On a rank all arrays have the same n, which may
+        differ between ranks; dtype and shape of one row must be the same on all ranks.  TypeError for masked arrays,
+        and for a dtype that a .npy file does not keep, such as fields in another order than in memory.
 
     Raises ValueError or TypeError on all ranks for wrong arguments, and if the folder has a save of this step or a
     later one, or one with other options.  Raises OSError on all ranks, which names the rank, if a rank cannot write;
