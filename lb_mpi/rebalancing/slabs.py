@@ -70,16 +70,16 @@ def best_ends(costs: ArrayLike, counts: ArrayLike, speeds: ArrayLike, tolerance:
     The time is found by bisection (Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning", 2004).
     """
     ranges = _Ranges(np.asarray(costs, dtype=float), np.asarray(counts), np.asarray(speeds, dtype=float))
-    best, most, least = ranges.ends, ranges.slowest(ranges.ends), ranges.mean
-    while most > least * (1.0 + 8.0 * CLOSE):
+    most, least = ranges.slowest, ranges.mean
+    while most > least * (1.0 + CLOSE):
         middle = 0.5 * (least + most)
-        found = ranges.within(middle)
-        if found is None:
+        if ranges.within(middle) is None:
             least = middle
         else:
-            best, most = found, min(middle, ranges.slowest(found))
-    enough = ranges.within(max(most, (1.0 + tolerance) * ranges.mean))
-    return best if enough is None else enough
+            most = middle
+    ends = ranges.within(max(most, (1.0 + tolerance) * ranges.mean))
+    assert ends is not None
+    return ends
 
 
 def range_after(begin: int, vertices: Ints, given: Mapping[int, int], rank: int) -> tuple[int, int]:
@@ -104,10 +104,7 @@ class _Ranges:
         # Each end is between the old ones beside it.
         self._low, self._high = self.ends - counts, np.append(self.ends[1:], self.ends[-1])
         self.mean = float(self._before[-1]) / float(speeds.sum())  # time of a perfect balance
-
-    def slowest(self, ends: Ints) -> float:
-        """Return the time of the slowest rank."""
-        return float((np.diff(self._before[ends], prepend=0.0) / self._speeds).max())
+        self.slowest = float((np.diff(self._before[self.ends], prepend=0.0) / speeds).max())  # at present
 
     def within(self, time: float) -> Ints | None:
         """Return ends with which no rank needs more than this time, each near the present one; None: there are none."""

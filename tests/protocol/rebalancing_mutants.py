@@ -44,7 +44,7 @@ MUTANTS = [
     # slabs
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
     (slabs, "_Ranges.__init__", "self.ends - counts, np.append(self.ends[1:], self.ends[-1])", "0 * self.ends, 0 * self.ends + self.ends[-1]"),  # too far
-    (slabs, "best_ends", "found is None", "found is None or most < 1.3 * ranges.mean"),  # not the best
+    (slabs, "best_ends", "ranges.within(middle) is None", "ranges.within(middle) is None or most < 1.3 * ranges.mean"),  # not the best
     (actor, "Rebalancing._ends", "speeds[self.rank] = ", "speeds[(self.rank + 1) % self.size] = "),  # of another rank
     (actor, "Rebalancing.__init__", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
     # promises

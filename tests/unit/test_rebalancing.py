@@ -1,5 +1,7 @@
 """`rebalance` of a whole graph, contiguous ranges by shares, and the choice of the vertices that move between two parts."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ from lb_mpi.rebalancing.choose import (
 from lb_mpi.rebalancing.jobs import Build, run
 from lb_mpi.rebalancing.moving import Owners
 from lb_mpi.rebalancing.rebalance import quotient_graph, rebalance
-from lb_mpi.rebalancing.slabs import move_cuts, range_after, slab_owners, slabs
+from lb_mpi.rebalancing.slabs import best_ends, move_cuts, range_after, slab_owners, slabs
 from tests.diffusing import random_graph
 
 
@@ -99,6 +101,30 @@ def test_equal_costs_by_speeds() -> None:
     assert slabs(20, np.ones(20), [1, 2, 1]).tolist() == [5, 15, 20]
     assert slabs(3, np.zeros(3), [1, 1, 1]).tolist() == [1, 2, 3]
     assert slabs(2, np.ones(2), [1, 1, 1, 1]).tolist() == [0, 1, 1, 2]
+
+
+def slowest(costs, ends, speeds):
+    return max(part.sum() / speed for part, speed in zip(np.split(costs, ends[:-1]), speeds, strict=True))
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.05, 0.4])
+def test_ends_of_slabs_are_the_best_that_one_move_can_reach_or_good_enough(tolerance):
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        counts, speeds = rng.integers(0, 5, 4), rng.uniform(0.2, 1.0, 4)
+        counts[0] += 1
+        old, least = np.cumsum(counts), counts > 0
+        costs = rng.integers(0, 4, old[-1]) * 0.1
+        found = best_ends(costs, counts, speeds, tolerance)
+        near = itertools.product(*(range(end - n, later + 1) for end, n, later in zip(old, counts, old[1:], strict=False)))
+        reached = [np.array([*ends, old[-1]]) for ends in near]
+        reached = [ends for ends in reached if np.all(np.diff(ends, prepend=0) >= least)]
+        best = min(slowest(costs, ends, speeds) for ends in reached)
+        good = max(best, (1.0 + tolerance) * costs.sum() / speeds.sum()) * (1.0 + 1e-9)
+        assert any(np.array_equal(found, ends) for ends in reached)
+        assert slowest(costs, found, speeds) <= good
+        if slowest(costs, old, speeds) <= good:
+            assert np.array_equal(found, old)  # nothing moves
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 50.0), st.floats(0.1, 10.0)), min_size=1, max_size=12), st.floats(0.0, 0.5))
