@@ -52,7 +52,6 @@ from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, st
 from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.reduction import Reduction, reduce
 
-SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 TOGETHER = 16  # ranks at most that tell each other their loads, speeds and neighbours, so that each computes all flows
 ROUNDED = 2.0**-30  # of the largest load or speed
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
@@ -96,8 +95,7 @@ class Rebalancing(Story[None]):
         undo: Undo | None = None,
     ) -> None:  # fmt: skip
         super().__init__(self._rebalance(decided, trigger, imbalance, totals.most, connected, slabs, undo))
-        mean = decided.mean_speed
-        speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
+        speed = decided.mean_speed if math.isnan(mine.speed) else mine.speed
         self.rank, self.size, self.part, self.costs, self.mine = rank, size, part, costs, mine._replace(speed=speed)
         self.failed = False  # this rank, or a neighbour, of which it has learned
         self.outcome = RebalanceOutcome(decided.decision, decided.before, decided.before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing.actor import is_better, may_cut
 from lb_mpi.rebalancing.deciding import (
+    LEAST_CORE,
     ROUNDS,
     GraphTotals,
     Opportunities,
@@ -223,6 +225,15 @@ def test_the_next_opportunity_is_when_the_losses_reach_the_cost() -> None:
 def test_a_rank_that_queues_would_be_faster_with_a_core_of_its_own() -> None:
     sums = uneven(queued=0.75).sums
     assert (sums.speed, sums.free) == (2.0, 8.0)
+    for queued in (1.0, 1.5):  # always, by clocks that are read one after the other
+        assert uneven(queued).sums.free == 2.0 / LEAST_CORE
+
+
+def test_the_next_call_is_an_opportunity_until_all_ranks_are_measured() -> None:
+    opportunities = Opportunities()
+    reports = [report(RankLoad(3.0, speed), call_s=1.0) for speed in (1.0, math.nan)]
+    assert opportunities.decide(totals_of(reduced(reports)), 2).decision.reason is BalanceReason.UNMEASURED
+    assert not opportunities.skips()
 
 
 def test_ranks_without_work_are_level() -> None:

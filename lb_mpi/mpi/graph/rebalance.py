@@ -151,7 +151,7 @@ class PlanBalance:
         if self._before is not None:
             since_s = own_s - self._before[0]
             self._own_s += since_s
-            self._queued_s += min(queued_s - self._before[1], since_s)
+            self._queued_s += queued_s - self._before[1]
             if since_s > 0.0 and load > 0.0:
                 self.speeds.recent.add(load / since_s)
                 self.speeds.all.append(load / since_s)
