@@ -147,7 +147,7 @@ def test_an_early_end_is_a_wait_for_who_ends_last():
 
 def test_one_rank_waits_for_nobody():
     made = Profile("p.py", [RankProfile(0, "h", 2.0, 2.0, [])], [1.0])
-    assert summary(made) == ["the ranks wait for no certain rank during more than 0.5% of the time"]
+    assert summary(made) == ["no rank lets the others wait for more than 0.5% of the time"]
     assert "no calls of MPI" in table(made)
 
 

@@ -327,7 +327,7 @@ def summary(profile: Profile) -> list[str]:
     """Return which rank is waited for most, and where; and the gain of perfect balance."""
     most, part = profile.most_waited_for
     if part < 0.005:
-        return ["the ranks wait for no certain rank during more than 0.5% of the time", *_gain(profile)]
+        return ["no rank lets the others wait for more than 0.5% of the time", *_gain(profile)]
     where = _name(max(profile.lines(), key=lambda line: line.waited_s.get(most, 0.0)))
     return [f"the others wait for rank {most} during {part:.0%} of the time (mean), most at {where}", *_gain(profile)]
 
