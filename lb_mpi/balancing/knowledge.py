@@ -20,6 +20,8 @@ rank r is s_r = k_r / g_r units of work per second.
   k_r, so that a better k_r needs no new measurement of the rows.
 - If rank r measures rows after rank q, then ticks_q / ticks_r = k_r / k_q.  The k are the least-squares fit of the
   logarithms of all such ratios (`decider.fit`); recent ones of a rank weigh more than its earlier ones.
+- What is new in such a ratio counts for the part 1 / (1 + v), where v is the variance of log(measured / known) of the rows
+  that their owner measures again: where costs change from call to call, a ratio is no property of ranks.
 - In the first round nobody measures rows of others again.  The rows that each rank has measured are compared instead, as
   if all cost the same: for a rank that owns all rows, this may be all that it ever learns of a borrower.
 - Rows that come home from a borrower have often been chosen by chance.  They count only if the borrower has needed much
@@ -102,6 +104,7 @@ class RowCosts:
         self.ticks = np.full(n, np.nan)
         self.measured_by = np.full(n, rank, dtype=np.int64)
         self._parts = np.zeros(n)  # of a call, in the ticks of each row
+        self._repeated = np.zeros(2)  # ticks of its rows measured here again; ticks * log(measured / known)^2
         self._suspected = set[int]()  # borrowers that have needed much longer or shorter for the same rows
 
     def __len__(self) -> int:
@@ -152,12 +155,14 @@ class RowCosts:
             return usable & (its > 0.5 * total) & (its + same > (1.0 - BLURRED) * total) & (measured > 0.0), its, measured
 
         same = np.add.reduceat(np.where(measured_by == np.repeat(by, counts), before, 0.0), starts)
+        again = usable & (same > (1.0 - BLURRED) * total)
+        gain = self._repeat(ticks[again & (by == self.rank)], total[again & (by == self.rank)])
         clear, own, measured = expected(self.rank, same)
         informs = clear & (by != self.rank)
         ratios = np.log(tick_work / tick_work[self.rank])
         weight = ticks * tick_work[by]
         observed = [
-            Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + math.log(own[k] / measured[k]))
+            Observation(int(by[k]), float(weight[k]), float(ratios[by[k]]) + gain * math.log(own[k] / measured[k]))
             for k in np.flatnonzero(informs).tolist()
         ]
         for rank in self._suspected & set(measured_by.tolist()):  # its rows have come home
@@ -167,10 +172,9 @@ class RowCosts:
             if len(excess) >= SEVERAL and (excess.min() > CLEAR or excess.max() < -CLEAR):
                 informs |= returned
                 self._suspected.discard(rank)
-                observations = zip(weight[returned].tolist(), (ratios[rank] + excess).tolist(), strict=True)
+                observations = zip(weight[returned].tolist(), (ratios[rank] + gain * excess).tolist(), strict=True)
                 observed += [Observation(rank, *one) for one in observations]
-        again = usable & (by != self.rank) & (same > (1.0 - BLURRED) * total)
-        for rank in set(by[again].tolist()):
+        for rank in set(by[again & (by != self.rank)].tolist()):
             its = again & (by == rank)
             off = abs(math.log(ticks[its].sum() / total[its].sum())) > CLEAR
             self._suspected = self._suspected | {rank} if off else self._suspected - {rank}
@@ -188,6 +192,17 @@ class RowCosts:
         self.ticks[index] = each
         self.measured_by[index] = np.repeat(by, counts)
         return observed, tick_work
+
+    def _repeat(self, ticks: Floats, known: Floats) -> float:
+        """Note how far blocks that this rank has measured before differ, in ticks, from what is known; see the law."""
+        self._repeated *= FORGET
+        if len(ticks):
+            logs = np.log(ticks / known)
+            if len(ticks) > 1:  # all of them more, or less: this rank has changed, not its rows
+                logs = (logs - np.average(logs, weights=ticks)) * math.sqrt(len(ticks) / (len(ticks) - 1))
+            self._repeated += ticks.sum(), ticks @ logs**2
+        whole, varied = self._repeated.tolist()
+        return whole / (whole + varied) if whole else 1.0
 
     def compare(self, timed: Sequence[tuple[Rowset, int, float]]) -> list[Observation]:
         """Compare the ranks by (rows, rank, ticks) of rows measured for the first time, as if all rows cost the same.
