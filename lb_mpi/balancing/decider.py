@@ -305,6 +305,8 @@ class Decider:
 
     def _choose(self, decision: Decision, choice: Choice) -> Decision:
         """Return the decision that a choice makes of another one; at home for long, there is no plan."""
+        if decision.act:
+            self.policy.trigger.dropped()
         if self.ways.home:
             self.quick.stop()
         if choice.way is Stay.HOME:

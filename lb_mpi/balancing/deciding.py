@@ -169,6 +169,10 @@ class Trigger:
             self._expected = None
             self._saving_s = true * saving_s
 
+    def dropped(self) -> None:
+        """Record that the balancing decided last is not done."""
+        self._expected = None
+
     def decide(
         self, imbalance: float, now_s: float, balanced_s: float, moving_s: float = 0.0, cost_s: float | None = None,
     ) -> Decision:  # fmt: skip

@@ -8,8 +8,8 @@ Law.
 - All numbers come from the reduction at the end of a call, so all ranks choose the same.
 - A call takes the time from the end of the call before to its own end, on the slowest rank.  A way takes the median of its
   last calls.
-- Home is tried only where it may be faster: if a call at home, as predicted, takes hardly longer than a call with lending
-  has taken.  So unequal machines do not pay for trials.
+- Home is tried only where it may be faster: if calls at home, as predicted, take hardly longer than the same calls with
+  lending have taken, by the medians; also where each call changes the plan.  So unequal machines do not pay for trials.
 - In the first call, rows are lent, since it may be long, or the only one.  The next ones are at home, unless the ranks are
   more uneven, by their own time, than chance explains: after n calls, by 30 % / n.  All ranks learn from these calls.  Once
   30 % / n is less than the tolerance, the first calls are over, and rows stay at home.
@@ -84,7 +84,7 @@ class Ways:
         self._n_chosen, self._home_chosen = SHORTEST, False  # for how many calls a way was chosen last, and which one
         self._lent, self._stayed = (deque[float](maxlen=RECENT) for _ in range(2))  # seconds of calls of both ways
         self._last: deque[float] | None = None  # where the seconds of the last call belong; None: nowhere
-        self._home_s = math.inf  # of a call at home, as predicted in the last full call
+        self._home_s = deque[float](maxlen=RECENT)  # of calls at home, as predicted in the last full calls
         self._error_s = {Stay.TRY_HOME: 0.0, Stay.TRY_LENDING: 0.0}  # measured - predicted, in the last trials
         self._tried: tuple[Stay, float] = (Stay.TRY_LENDING, math.inf)  # the last trial, and its predicted seconds
         self._own = deque[float](maxlen=SURE)  # imbalances of the last calls at home
@@ -122,21 +122,22 @@ class Ways:
         `planned`: the next call follows a new plan.  `lending`: this one followed a plan.
         """
         self._note(last_s)
-        self._home_s = self._home_s if math.isnan(home_s) else home_s
-        if planned:
-            if not lending:  # what was measured so far was something else
-                self._left, self._last = max(self._left, TRIAL), None
-                self._lent.clear()
+        if not math.isnan(home_s):
+            self._home_s.append(home_s)
+        if planned and not lending:  # what was measured so far was something else
+            self._left, self._last = max(self._left, TRIAL), None
+            self._lent.clear()
             return None
         if self._trial:
             return self._compare(self._lent, self._stayed)
-        if not self._auto or self._left > 0 or len(self._lent) < FEWEST:
+        if not self._auto or self._left > 0 or len(self._lent) < FEWEST or not self._home_s:
             return None
-        lending_s, most_s = median(self._lent), (1.0 + MARGIN) * median(self._lent)
-        if self._home_s > most_s or not self._promises(Stay.TRY_HOME, self._home_s, most_s):
+        home_s, lending_s = median(self._home_s), median(self._lent)
+        most_s = (1.0 + MARGIN) * lending_s
+        if home_s > most_s or not self._promises(Stay.TRY_HOME, home_s, most_s):
             return None
         self._usual = math.inf
-        return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, self._home_s, lending_s))
+        return self._try(Stay.TRY_HOME, self._stayed, Choice(Stay.TRY_HOME, TRIAL, home_s, lending_s))
 
     def stayed(self, last_s: float, own: float, slowest_s: float, even_s: float) -> Choice | None:
         """Record a call at home; see `lent`.
