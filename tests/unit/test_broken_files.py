@@ -1,5 +1,6 @@
-"""Files with mistakes at random: they are read as a graph (machine, ...), or a ValueError says where the mistake is."""
+"""Files with mistakes, named ones and at random: they are read, or a ValueError says where the mistake is."""
 
+import json
 import random
 import re
 from collections.abc import Callable
@@ -69,3 +70,86 @@ def test_a_file_with_mistakes_is_read_or_its_line_is_named(name, tmp_path):
         assert isinstance(found, kind) or re.match(re.escape(str(path)) + where, says), (seed, text, says)
         refused += found is None
     assert 100 < refused < 400  # some mistakes are none
+
+
+REAL, GIVEN = "%%MatrixMarket matrix coordinate real general\n", json.loads(MACHINE)
+MALFORMED: dict[str, list[tuple[str, str, str]]] = {  # by file: what is in it, the line that is named, and what is said
+    "a.graph": [
+        ("", ":1", "expected a header"),
+        ("1 2 3 4 5\n", ":1", "expected a header"),
+        ("a b\n", ":1", "expected integers"),
+        ("% c\n2 1 7\n2\n1\n", ":2", "fmt = 7"),
+        ("2 1 1111\n2\n1\n", ":1", "fmt = 1111"),
+        ("2 1 010 2\n1 1 2\n1 1 1\n", ":1", "ncon = 2"),
+        ("0 0\n", ":1", "n = 0"),
+        ("2 -1\n2\n1\n", ":1", "m = -1"),
+        ("999999999999 1\n2\n1\n", ":1", "more than fits"),
+        ("2 999999999999\n2\n1\n", ":1", "more than fits"),
+        ("2 1\n2\n", ":2", "ends after 1 vertices"),
+        ("2 1\n2\n1\n1\n", ":4", "after the last"),
+        ("2 2\n2\n1\n    \n", ":1", "m = 2 edges, .* have 1"),
+        ("2 1\n3\n1\n", ":2", "neighbour 3: expected 1..2"),
+        ("2 1\n0\n1\n", ":2", "neighbour 0"),
+        ("3 2\n2\n1\n2\n", "", r"edge 2-1 is one-sided.*\(vertices from 0\)"),
+        ("2 1 1\n2 -5\n1 -5\n", ":2", "weight -5"),
+        ("2 1 1\n2 99999999999999999999999\n1 1\n", ":2", "weight 9999"),
+        ("2 1 1\n2\n1 1\n", ":2", "1 numbers"),
+        ("2 1 10\n\n1 1\n", ":2", "0 numbers"),
+        ("2 1\n2\n1_0\n", ":3", "expected integers"),
+    ],
+    "a.mtx": [
+        ("", ":1", "Not a Matrix Market file"),
+        ("%%MatrixMarket matrix coordinate complex general\n2 2 0\n", "", "complex"),
+        ("%%MatrixMarket matrix coordinate real skew-symmetric\n2 2 1\n2 1 1\n", "", "skew-symmetric"),
+        ("%%MatrixMarket matrix array real general\n1 1\n1\n", "", "array"),
+        (REAL + "% c\n2 -2 1\n", ":3", "negative"),
+        (REAL + "2 3 0\n", "", r"\(2, 3\): expected a square one"),
+        (REAL + "999999999 999999999 1\n1 2 1\n", "", "more than fits"),
+        (REAL + "2 2 999999999\n1 2 1\n", "", "more than fits"),
+        (REAL + "2 2 2\n1 2 1\n3 1 1\n", ":4", "out of bounds"),
+        (REAL + "2 2 2\n1 2 -1\n2 1 -1\n", "", r"edge 0-1 of weight -1.0: .*\(vertices from 0\)"),
+        (REAL + "2 2 2\n1 2 1\n2 1 x", ":4", "floating-point"),  # without the last line end, it once crashed scipy
+        (REAL + "2 2 2\n1 2 1\n2\0 1 1\n", "", "a byte that is 0"),
+        (REAL + "2 2 4\n1 2 1e308\n2 1 1e308\n1 2 1e308\n2 1 1e308\n", "", "edge 0-1 of weight inf"),
+        ("%%MatrixMarket matrix coordinate integer symmetric\n2 2 1\n2 1 " + "9" * 400 + "\n", ":3", "out of range"),
+    ],
+    "machine.json": [
+        ("", ":1", ""),
+        ('{"format":\n "lb', ":2", ""),
+        ("[1, 2]", "", 'expected a JSON object with "format"'),
+        ("\xff\xfe", "", "expected JSON"),
+        ("[" * 100_000, "", "expected JSON"),
+        *((json.dumps({**GIVEN, name: value}), "", says) for name, value, says in (
+            ("format", "other", 'with "format"'), ("version", 2, "version = 2: expected 1"),
+            ("version", True, "version = True: expected 1"), ("speeds", [True, 1], "speeds: expected numbers"),
+            ("speeds", ["1", 1], "speeds: expected numbers"), ("speeds", [10**400, 1], ""),
+            ("latency_s", 10**400, "latency_s"),
+        )),
+        *(
+            (json.dumps({key: one for key, one in GIVEN.items() if key != name}), "", f"{name} is missing")
+            for name in ("hosts", "speeds", "latency_s", "s_per_byte")
+        ),
+    ],
+    "maze.txt": [
+        ("", ":1", "empty"),
+        ("\n\n", ":1", "empty"),
+        ("222\n232\n222\n", ":2", "'3'"),
+        ("222\n2 2\n222\n", ":2", "' '"),
+        ("2222\n2002\n202\n2222\n", ":3", "3 cells"),
+        ("222\n\n202\n222\n", ":2", "0 cells"),
+        ("2222\n2002\n2222\n", ":3", "square"),
+        ("22\n22\n", ":2", "3 x 3"),
+        ("212\n202\n222\n", ":1", "wall is broken"),
+        ("222\n202\n220\n", ":3", "wall is broken"),
+        ("222\n201\n222\n", ":2", "wall is broken"),
+        ("2222\n2022\n2002\n2222\n", ":2", "inside"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "text", "line", "says"), [(key, *one) for key, rows in MALFORMED.items() for one in rows])
+def test_a_malformed_file_is_refused_with_its_line(tmp_path, name, text, line, says):
+    path = tmp_path / name
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}{line}: .*{says}"):
+        FILES[name][1](path)

@@ -244,28 +244,6 @@ def test_a_drawn_maze_has_walls_and_depends_on_its_seed(dim):
         assert np.array_equal(cells, out)
 
 
-@pytest.mark.parametrize(("text", "line", "message"), [
-    ("", 1, "empty"),
-    ("\n\n", 1, "empty"),
-    ("222\n232\n222\n", 2, "'3'"),
-    ("222\n2 2\n222\n", 2, "' '"),
-    ("2222\n2002\n202\n2222\n", 3, "3 cells"),
-    ("222\n\n202\n222\n", 2, "0 cells"),
-    ("2222\n2002\n2222\n", 3, "square"),
-    ("22\n22\n", 2, "3 x 3"),
-    ("212\n202\n222\n", 1, "wall is broken"),
-    ("222\n202\n220\n", 3, "wall is broken"),
-    ("222\n201\n222\n", 2, "wall is broken"),
-    ("2222\n2022\n2002\n2222\n", 2, "inside"),
-])  # fmt: skip
-def test_wrong_files_are_refused_with_their_line(tmp_path, text, line, message):
-    path = tmp_path / "maze.txt"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=message) as error:
-        read_maze(path)
-    assert str(error.value).startswith(f"{path}:{line}: ")
-
-
 def test_reads_other_line_ends(tmp_path):
     path = tmp_path / "maze.txt"
     path.write_bytes(b"222\r\n202\r\n222")
