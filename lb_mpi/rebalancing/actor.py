@@ -52,6 +52,7 @@ from lb_mpi.rebalancing.moving import Owners, cut_of, labels_for, owners_now, st
 from lb_mpi.rebalancing.slabs import best_ends
 from lb_mpi.reduction import Reduction, reduce
 
+SLOWEST = 0.01  # of the mean speed: a rank that seems slower has hardly any work, and other things to do in its steps
 TOGETHER = 16  # ranks at most that tell each other their loads, speeds and neighbours, so that each computes all flows
 ROUNDED = 2.0**-30  # of the largest load or speed
 FLOW_PART = 2.0 / 3.0  # of the imbalance that may be left: what the flows leave, before vertices are chosen
@@ -95,7 +96,8 @@ class Rebalancing(Story[None]):
         undo: Undo | None = None,
     ) -> None:  # fmt: skip
         super().__init__(self._rebalance(decided, trigger, imbalance, totals.most, connected, slabs, undo))
-        speed = decided.mean_speed if math.isnan(mine.speed) else mine.speed
+        mean = decided.mean_speed
+        speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
         self.rank, self.size, self.part, self.costs, self.mine = rank, size, part, costs, mine._replace(speed=speed)
         self.failed = False  # this rank, or a neighbour, of which it has learned
         self.outcome = RebalanceOutcome(decided.decision, decided.before, decided.before)
@@ -294,7 +296,7 @@ class Rebalancing(Story[None]):
             return
         trigger.paid(spent_s)
         if decided.undo_s is not None:  # as measured, not as expected
-            before_s, after_s = max(before_s, decided.undo_s), decided.undo_s
+            after_s = decided.undo_s
         reason, old = decided.decision.reason, self.outcome
         if not is_better(reason, before_s, after_s, (1.0 + imbalance) * decided.mean_s):
             self.outcome = old._replace(before_s=before_s, after_s=before_s)

@@ -394,6 +394,9 @@ def test_a_rank_without_work_is_not_slow_beyond_measure() -> None:
     outcome = play(case, np.random.default_rng(0))[0].outcome
     assert outcome.decision.act
     assert outcome.steps < 100
+    # On a line, the work of others flows through it.
+    line = Case(parse("mesh:1x24"), np.array([*[0] * 12, 1, *[2] * 11]), np.ones(24), np.array([1.0, 1e-6, 0.3]))
+    assert play(line, np.random.default_rng(0))[0].outcome.steps < 2000
 
 
 def test_few_ranks_compute_the_flows_that_they_would_find_by_messages(monkeypatch: pytest.MonkeyPatch) -> None:
