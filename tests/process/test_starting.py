@@ -53,6 +53,18 @@ def test_a_hang_in_the_start_is_described():
 
 # --- on real mpiexec -------------------------------------------------------------------------------------------------
 
+# Rank 1 stops before MPI begins; or all ranks wait, as in MPI_Init, but without computing meanwhile.
+LATE = """
+import os, signal, sys, time
+from lb_mpi.cli.run.rank import number
+if sys.argv[1] == "stopped" and number(os.environ) == "1":
+    os.kill(os.getpid(), signal.SIGSTOP)
+if sys.argv[1] == "asleep":
+    time.sleep(600)
+from mpi4py import MPI
+MPI.COMM_WORLD.Barrier()
+"""
+
 # Rank 1 is stopped where rank.py would begin.
 STOPPED = """
 import os, signal, sys
@@ -64,7 +76,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 @pytest.fixture
 def run(monkeypatch, capfd):
-    """launch/run of tests/programs/late.py, in this process; no process of it is left."""
+    """launch/run of LATE, in this process; no process of it is left."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(hangs, "START_S", 4.0)
     run_id, env = processes.with_run_id({**here().variables(), "PYTHONPATH": str(ROOT)})
@@ -72,8 +84,7 @@ def run(monkeypatch, capfd):
         monkeypatch.setenv(name, value)
 
     def call(how, *options, python=sys.executable):
-        program = [python, str(ROOT / "tests" / "programs" / "late.py"), how]
-        code = commands.main("run", ["-n", "3", *options, "--", *program], "run")
+        code = commands.main("run", ["-n", "2", *options, "--", python, "-c", LATE, how], "run")
         return code, *capfd.readouterr()
 
     yield call
