@@ -162,7 +162,15 @@ def _link_packages(source: Environment, environment: Environment) -> None:
     (packages,) = source.path.glob("lib/python*/site-packages")
     there = environment.path / packages.relative_to(source.path)
     left_out = shutil.ignore_patterns(f"{source.mpi}*", "ruff*", "*lb_mpi*", "*.pyc.*")
-    shutil.copytree(packages, there, ignore=left_out, copy_function=os.link, dirs_exist_ok=True)
+    shutil.copytree(packages, there, ignore=left_out, copy_function=_link, dirs_exist_ok=True)
+
+
+def _link(source: str, target: str) -> None:
+    """Link a file, or copy it, where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _run(argv: list[str], environment: Environment, *, shown: bool = False) -> None:
