@@ -296,6 +296,20 @@ def test_a_heavy_cut_for_which_no_lighter_one_was_found_is_left() -> None:
     assert reasons.count(BalanceReason.CUT) == 1
 
 
+@pytest.mark.parametrize(("every", "moves_again", "reasons"), [(1, False, "WC"), (1, True, "WWC"), (2, False, "C")])
+def test_a_heavy_cut_loses_time_in_each_step_since_the_last_move(every: int, moves_again: bool, reasons: str) -> None:
+    """A step loses 0.08 s by the cut, and a move costs 0.12 s."""
+    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
+    opportunities, found = Opportunities(first_cut=10.0, trigger=Trigger(every=every)), []
+    opportunities.trigger.paid(0.12)
+    opportunities.moved(14.0, BalanceReason.GAIN)
+    for _ in reasons:
+        found.append(opportunities.decide(case.totals, case.size).decision.reason)
+        if moves_again and len(found) == 1:
+            opportunities.moved(14.0, BalanceReason.GAIN)
+    assert "".join(reason.name[0] for reason in found) == reasons
+
+
 def test_before_the_first_move_its_cost_is_guessed_from_the_time_of_an_opportunity() -> None:
     assert Opportunities().decide(uneven(call_s=1.0), 2).cost_s == ROUNDS
     paid = Opportunities()
