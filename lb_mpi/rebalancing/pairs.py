@@ -52,7 +52,6 @@ class _Chooser:
         mine = links.speed, -rank
         self._hosted = {other for other in links.flows if mine > (links.speeds[other], -other)}
         self._room = links.bound - links.load + sum(links.flows.values())  # once the flows are through
-        self._passes = 0
         self._carrying = {other for other, flow in links.flows.items() if flow}  # ranks with which there are more passes
         graph, work = shard.graph, float(shard.graph.vertex_weights.sum())
         usual = float(graph.weights.mean()) if len(graph.weights) else 0.0
@@ -60,7 +59,6 @@ class _Chooser:
 
     def choose(self) -> Steps:
         """Make a pass over the pairs of this rank, the first one over all."""
-        self._passes += 1
         for other in self._order:
             yield from self._host(other) if other in self._hosted else self._visit(other)
         self._order = [other for other in self._order if other in self._carrying]
@@ -78,7 +76,7 @@ class _Chooser:
     def _host(self, other: int) -> Steps:
         """Choose for both ranks."""
         message = _received((yield from exchange(RebalanceKind.PAIR, {}, (other,))))
-        home, seed = home_of(self._shard, self.labels, self._rank, other), pair_number(self._rank, other) + self._passes
+        home, seed = home_of(self._shard, self.labels, self._rank, other), pair_number(self._rank, other)
         chosen = yield Choose(home, message, self._stay, self._left[other], 0.5 * self._room, seed)
         yield from exchange(RebalanceKind.PAIR, {other: chosen.reply}, ())
         self._record(other, chosen.labels, chosen.given, chosen.left)
