@@ -219,14 +219,14 @@ def test_the_result_of_save_is_checked():
 
 
 def find_fault() -> None:
-    """What is wrong with it: what is found in a moment first, then exhaustive exploration."""
+    """What is wrong with it."""
     test_a_rank_whose_problem_cannot_be_saved_writes_nothing()
     test_parts_that_a_rank_keeps_are_saved_and_worked_off()
     explore_cut(above=(None, 0, 1), most_work=1)
-    stop(0)
-    stop(0, Reason.TIMED_OUT)
     for seed in range(12):
         lives(seed)
+    stop(0)
+    stop(0, Reason.TIMED_OUT)
     explored(2, 3, drafts=1)
     explored(2, 3, drafts=1, broken="save", broken_rank=1)
 
