@@ -80,23 +80,44 @@ def warn(text: str) -> None:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
+NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 _locked: set[int] = set()  # descriptors of files that this process has locked, as far as they are open
 
 
-def lock(file: int) -> None:
+def lock(file: int, path: str | os.PathLike[str]) -> None:
     """Lock the file of a descriptor until `unlock` or the end of this process; BlockingIOError if another one holds it.
 
-    A lock belongs to the open file, so a forked child (a daemon, a data loader) would keep it.  There, the descriptor
-    leads to /dev/null.
+    A file system without locks, as Lustre often is, is a RuntimeWarning.  A lock belongs to the open file, so a forked child
+    (a daemon, a data loader) would keep it.  There, the descriptor leads to /dev/null.
     """
-    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warn(f"{os.fspath(path)}: its file system has no locks ({error.strerror}): expected no other run that writes there")
+        return
     _locked.add(file)
 
 
 def unlock(file: int) -> None:
     """Release a lock, before the descriptor is closed."""
-    _locked.discard(file)
-    fcntl.flock(file, fcntl.LOCK_UN)
+    if file in _locked:
+        _locked.discard(file)
+        fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def sync_dir(path: str | os.PathLike[str]) -> None:
+    """Force the names in a directory to the disk."""
+    opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with naming(path):
+            os.fsync(opened)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system cannot sync directories, and writes names at once
+            raise
+    finally:
+        os.close(opened)
 
 
 def _give_up_locks() -> None:

@@ -26,7 +26,6 @@ MessagePack after a frame of magic and format version: nothing is unpickled.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import struct
@@ -39,7 +38,7 @@ import msgpack
 
 from lb_mpi.checks import integer, path_text
 from lb_mpi.errors import SaveError
-from lb_mpi.files import frame, is_at, lock, naming, read_frame, unlock
+from lb_mpi.files import frame, is_at, lock, naming, read_frame, sync_dir, unlock
 
 CHUNK_BYTES = 1 << 20  # read at once
 
@@ -86,15 +85,7 @@ class Disk:
 
     def sync_dir(self, path: Path) -> None:
         """Force the names in a directory to the disk."""
-        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with naming(path):
-                os.fsync(opened)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # this file system cannot sync directories, and writes names at once
-                raise
-        finally:
-            os.close(opened)
+        sync_dir(path)
 
     def remove(self, path: Path) -> None:
         """Remove a file."""
@@ -111,7 +102,7 @@ class Disk:
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
-            lock(file)
+            lock(file, path)
         except BaseException:
             os.close(file)
             raise

@@ -1,5 +1,8 @@
 """A file is written as a whole or not at all, whatever stands at its path; links of others are not followed; frames."""
 
+import contextlib
+import errno
+import fcntl
 import os
 import signal
 import stat
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.cli.run.progress import remove_records
 from lb_mpi.files import create, frame, lock, read_frame, unlock, write_whole
+from lb_mpi.mpi.pool.checkpoint_file import CheckpointFile
 from lb_mpi.saving.folder import Folder
 
 
@@ -144,7 +148,7 @@ def test_a_forked_child_keeps_no_lock(tmp_path):
     holder = os.fork()
     if not holder:
         try:
-            lock(first)
+            lock(first, "first")
             if not os.fork():
                 os.close(end)
                 os.write(first, b"nowhere")
@@ -156,11 +160,11 @@ def test_a_forked_child_keeps_no_lock(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
     os.close(first)
     assert os.waitpid(holder, 0)[1] == signal.SIGKILL
-    lock(second)  # while the child lives
+    lock(second, "second")  # while the child lives
     assert os.fstat(second).st_size == 0
     unlock(second)
     third = os.open(tmp_path / "lock", os.O_RDWR)
-    lock(third)  # before the second is closed
+    lock(third, "third")  # before the second is closed
     unlock(third)
     for file in (second, third, until_end, end, is_ready, ready):
         os.close(file)
@@ -182,3 +186,26 @@ def test_a_truncated_or_corrupt_frame_is_none(payload, at, bit):
     flipped = whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :]
     assert read_frame(memoryview(flipped), 0) == (None, 0)
     assert read_frame(memoryview(whole[:at]), 0) == (None, 0)
+
+
+def test_a_file_system_without_locks_is_named_and_written_to(tmp_path, monkeypatch):
+    """On Lustre without flock, each save and each map with a checkpoint was "Function not implemented"."""
+
+    def flock(_file, _how):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with open(tmp_path / "log", "w") as file:
+        with pytest.warns(RuntimeWarning, match="log: its file system has no locks .*: expected no other run that writes"):
+            lock(file.fileno(), tmp_path / "log")
+        unlock(file.fileno())
+
+
+def test_the_name_of_a_new_checkpoint_is_on_disk_before_its_results(tmp_path, monkeypatch):
+    synced, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_ino) or sync(file))
+    for _ in range(2):
+        with contextlib.closing(CheckpointFile(tmp_path / "log", abs, range(3), star=False, key=None)) as file:
+            file.write([1], [1])
+    log, folder = (tmp_path / "log").stat().st_ino, tmp_path.stat().st_ino
+    assert synced == [log, folder, log, log, log]

@@ -12,7 +12,7 @@ from typing import Any
 
 from lb_mpi import checks, signs
 from lb_mpi.checks import show
-from lb_mpi.files import is_at, lock, naming, unlock, warn
+from lb_mpi.files import is_at, lock, naming, sync_dir, unlock, warn
 from lb_mpi.pooling import checkpoint
 
 
@@ -57,6 +57,8 @@ class CheckpointFile:
                 warnings.warn(f"checkpoint {self._name}: dropped {read.dropped}", stacklevel=2)
                 self._file.truncate(read.n_good)
             self._write(read.start)
+            if read.start:
+                sync_dir(os.path.dirname(self._name))  # the machine's death may leave no file of this name
         except BaseException:
             self.close()
             raise
@@ -73,7 +75,7 @@ class CheckpointFile:
         except OSError as error:
             raise OSError(error.errno, f"checkpoint: {error.strerror}", name) from None
         try:
-            lock(file.fileno())
+            lock(file.fileno(), self._name)
         except BlockingIOError:
             file.close()
             raise OSError(f"{self._name}: another run writes to this checkpoint") from None
