@@ -210,7 +210,7 @@ def guard() -> None:
 
     The import calls MPI_Init.  A KeyboardInterrupt raised afterwards would end the program only after MPI_Finalize, which
     waits for the other ranks, while those wait for this one.  A killed process, however, ends the job, and launch/run names
-    it.
+    it.  After the import, an uncaught exception ends the job, too.
     """
     if _MPI not in sys.modules:
         sys.meta_path.insert(0, _Finder())
@@ -233,9 +233,16 @@ class _Finder:
                 with _deadly():
                     attend()
                     plain(module)
+                atexit.register(_end_all, module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
+
+
+def _end_all(mpi: ModuleType) -> None:
+    """At the end of a program by an error, let MPI_Finalize end all ranks: the others may wait for this one in MPI."""
+    if issubclass(getattr(sys, "last_type", None) or SystemExit, Exception):
+        mpi._set_abort_status(1)  # as python -m mpi4py does
 
 
 @contextlib.contextmanager

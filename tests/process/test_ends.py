@@ -125,6 +125,18 @@ def test_ctrl_c_while_mpi_begins_is_reported_by_launch_run(tmp_path, runner):
     assert text.count("mine\n") >= 2  # a sitecustomize of the user's still runs
 
 
+def test_an_error_on_one_rank_ends_a_run_whose_other_ranks_wait_in_mpi(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("import lb_mpi\nfrom mpi4py import MPI\ncomm = MPI.COMM_WORLD\n1 / comm.rank\ncomm.recv()\n")
+    with (tmp_path / "said").open("w+b") as said:
+        argv = [sys.executable, str(ROOT / "launch" / "run"), "-n", "2", "--", sys.executable, str(program)]
+        code = limited.run(argv, LIMIT_S, env=here().variables(), stdout=said, stderr=said)
+        said.seek(0)
+        text = said.read().decode()
+    assert code == 1, text
+    assert "ZeroDivisionError" in text
+
+
 ENDINGS = {
     "finalize": (
         "balancer = lb_mpi.Balancer(comm)\nwith balancer:\n    MPI.Finalize()",

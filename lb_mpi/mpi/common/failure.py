@@ -239,6 +239,7 @@ def hook(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if isinstance(error, Stopped):
         if any(frame.f_code.co_filename == mpi4py.run.__file__ for frame, _ in traceback.walk_tb(trace)):
             MPI._set_abort_status(SAVED)  # python -m mpi4py would abort with 1
+        sys.last_type = SystemExit  # see `signs.guard`
         raise SystemExit(SAVED)  # Python ends with this code
     if text:
         return
