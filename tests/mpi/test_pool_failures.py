@@ -326,7 +326,7 @@ def test_no_other_task_is_named_for_an_item_that_can_t_be_unpickled(pool, make, 
     items = [(Unloadable(k == 6), bytes(padding)) for k in range(16)]
     with pytest.raises(lb_mpi.TaskError, match=r"an item can't be unpickled: ZeroDivisionError.* in divide") as caught:
         [*pool.imap(len, make(items), chunksize=4)]
-    assert caught.value.index == index
+    assert caught.value.index == (index if SIZE > 1 or make is iter else None)  # one rank keeps a list as one pickle
     if pool.is_root:
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
