@@ -324,9 +324,11 @@ class Opportunities:
                     trigger.skip()
                     return RebalanceDecision(Decision(BalanceReason.IN_VAIN), before, mean_s, mean_speed)
         if trigger.when == "auto" and own_s > 0.0 and free > 0.0:
-            share, free_s = queued_s / own_s, totals.most.free_s
+            share, free_s, most = queued_s / own_s, totals.most.free_s, totals.most
             # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
-            if share > CROWDED and not free_s - load / free > share * free_s:
+            # Parts that are worse than the first ones may move all the same: an earlier move was a mistake.
+            worse = most.now_s > (1.0 + NOISE) * most.home_s
+            if share > CROWDED and not worse and not free_s - load / free > share * free_s:
                 trigger.skip()
                 return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
         cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one

@@ -214,6 +214,16 @@ def test_each_decision_counts_as_an_opportunity() -> None:
         assert not opportunities.skips()
 
 
+def test_ranks_that_queue_still_leave_parts_that_are_worse_than_their_first_ones() -> None:
+    """A first move by noise left one rank with hardly a vertex for the rest of the run, since the ranks queued."""
+    for home, reason in ((3.0, BalanceReason.CROWDED), (2.0, BalanceReason.GAIN)):
+        reports = [
+            report(RankLoad(load, 1.0, 0.9, 1.0), latest=1.0, home=first)
+            for load, first in ((3.0, home), (1.0, 4.0 - home))
+        ]
+        assert Opportunities().decide(totals_of(reduced(reports)), 2).decision.reason is reason
+
+
 def test_the_next_opportunity_is_when_the_losses_reach_the_cost() -> None:
     """By their cost, opportunities would be 18 calls apart; a move costs 8 s, and saves a second in each call."""
     opportunities = Opportunities()
