@@ -26,7 +26,7 @@ class TaskError(Error):
     """
 
     def __init__(self, text: str, index: int | None = None, rank: int = -1, traceback: str = "") -> None:
-        """Store the place of the failure with the message."""
+        """Store where the failure was, beside the message."""
         super().__init__(text)
         self.index = index  # of the task; None: outside the tasks
         self.rank = rank  # on which it ran

@@ -194,7 +194,7 @@ class RowCosts:
         return observed, tick_work
 
     def _repeat(self, ticks: Floats, known: Floats) -> float:
-        """Note how far blocks that this rank has measured before differ, in ticks, from what is known; see the law."""
+        """Record (m,) measured and known ticks of blocks; return the part of a ratio that counts, above 0, at most 1."""
         self._repeated *= FORGET
         if len(ticks):
             logs = np.log(ticks / known)

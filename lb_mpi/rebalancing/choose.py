@@ -110,7 +110,7 @@ def zone(home: Home, layers: int, work: float) -> tuple[Ints, Zone]:
 
     layers : width of the zone, in edges from the border; it is wider if vertices with this `work` need more.  If there is
     work but no border, the zone begins at the vertex with the fewest edges.  The zone never has
-    all vertices that stay at home, so that a rank keeps its place between its neighbours.
+    all vertices that stay at home, so that a rank stays between its neighbours.
     """
     graph, outer, numbers, labels, rank, other, start, stop, _ = home
     n_local = len(outer)

@@ -17,8 +17,8 @@ The law
 - All ranks make the same exchanges in the same order, and each receives as much as it expects.
 - So counts are exchanged first: one row for each rank; then, to request rows, their numbers; then each array in turn.
 - In an exchange rows are ordered by rank, and for one rank in the order of the numbers.
-- Blocks: row k is at place k - bounds[r] of block r, and each place is filled once.  Otherwise all ranks raise ValueError
-  before any array is sent, with the first such row.
+- Blocks: row k is at position k - bounds[r] of block r, and each position is filled once.  Otherwise all ranks raise
+  ValueError before any array is sent, with the first such row.
 - Back: rank r gets the rows of its index in that order; several ranks may request the same rows.
 """
 

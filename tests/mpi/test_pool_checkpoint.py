@@ -200,7 +200,7 @@ def test_the_result_of_a_long_task_is_stored_while_the_next_one_runs(pool, path)
 @several
 @pytest.mark.parametrize("how", ["on the root", "elsewhere", "in the callback", "by leaving the loop"])
 def test_all_that_ranks_have_finished_when_a_map_ends_early_is_stored(pool, path, how):
-    """What had not been sent, or was in transit, was lost."""
+    """Results that had not been sent, or were in transit, were lost."""
     ran, fails = [], {"on the root": 0, "elsewhere": 1}.get(how)
 
     def run(k):

@@ -42,7 +42,7 @@ def recorder():
 
 
 class Ended(NamedTuple):
-    """What a program has raised, its profile (on rank 0), what it has printed."""
+    """Return the error of a program, its profile (on rank 0), and its output."""
 
     error: BaseException | None
     profile: Profile | None

@@ -87,7 +87,7 @@ def of_argument(error: Exception) -> Failed:
 
 
 def of_rows(error: BaseException, rank: int, what: str) -> Failed:
-    """Describe an error of the user's function: its place, and the rows."""
+    """Describe an error of the user's function: where it was raised, and the rows."""
     return Failed(error, Failure("BalanceError", f"rank {rank}, {what}: {cause(error)}"))
 
 

@@ -102,10 +102,10 @@ class Given(NamedTuple):
 
 
 class PlanSpeeds(NamedTuple):
-    """Numbers of a rank in the unit of its costs: its speeds, and its load with its first vertices."""
+    """The numbers of a rank that are in the unit of its costs."""
 
-    home: float
-    recent: MeasuredSpeeds
+    home: float  # load with its first vertices
+    recent: MeasuredSpeeds  # work per second of its own time, in the last calls
     all: deque[float]  # of all calls, also before moves
 
     def scaled(self, factor: float) -> PlanSpeeds:
@@ -475,7 +475,7 @@ class RebalancePort(Port[Any, Job]):
                 self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
 
     def run(self, job: Job) -> Any:
-        """See `Port`; an error is kept with its place."""
+        """See `Port`; an error is kept with the words for it."""
         try:
             if isinstance(job, Pack):
                 return self._pack(job)

@@ -320,7 +320,7 @@ class Member(PoolActor):
         return sends
 
     def _fail_at(self, position: int, error: BaseException) -> None:
-        """Note the failure of the task at this position, or that its item can't be unpickled."""
+        """Record the failure of the task at this position, or of the unpickling of its item."""
         what = ""
         if isinstance(error, UnreadableError) and error.__cause__ is not None:
             what, position, error = "an item can't be unpickled: ", position if error.alone else -1, error.__cause__

@@ -49,7 +49,7 @@ from lb_mpi.table import counted
 
 R = TypeVar("R")
 HOME_S = 2e-3  # of waiting without naps: ranks that stay at home end at nearly the same time
-BETWEEN = "between rows"  # the place of an error that none of the user's functions has raised
+BETWEEN = "between rows"  # said of an error that none of the user's functions has raised
 
 
 class Balancer:

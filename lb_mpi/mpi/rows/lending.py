@@ -175,7 +175,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self._reducing = True
 
     def run(self, job: Job | Packing | Unpacking) -> Any:
-        """Call the user's functions; what they raise is kept with its place."""
+        """Call the user's functions; what they raise is kept with the words for it."""
         began = time.perf_counter()
         try:
             with self._wire.at_work:
