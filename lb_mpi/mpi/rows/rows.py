@@ -109,10 +109,11 @@ class Rows:
         block_rows: int | None = None,
     ) -> None:
         size = 0 if block_rows is None else integer("block_rows", block_rows, 1)
-        if (pack is None) != (unpack is None):
-            raise TypeError("pack and unpack: expected both or neither")
-        function("pack", pack, optional=True)
-        function("unpack", unpack, optional=True)
+        if pack is not None or unpack is not None:
+            if pack is None or unpack is None:
+                raise TypeError("pack and unpack: expected both or neither")
+            function("pack", pack)
+            function("unpack", unpack)
         self.pack, self.unpack, self._more = pack, unpack, more
         self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
         positions = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
