@@ -18,6 +18,7 @@ from lb_mpi.mpi.graph import rebalance
 from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
+from lb_mpi.rebalancing.jobs import Built
 from tests.mpi.doors import on_root, raised_by_all
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.mpi.test_distribute import weighted
@@ -231,8 +232,8 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
 
 def move(balance, owners, reason=BalanceReason.GAIN, cost=1.0):
     """Let rank 0 have vertices of this cost that had these owners before, and expect 6 s for a step that took 8 s."""
-    moved = rebalance.Moved(None, np.full(len(owners), cost), (), {}, np.array(owners, dtype=np.int64), 0, 0.0)
-    balance.moved(moved, RebalanceOutcome(Decision(reason), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
+    built = Built(None, np.full(len(owners), cost), np.array(owners, dtype=np.int64), None)
+    balance.moved(built, [], RebalanceOutcome(Decision(reason), 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
 
 
 def after_a_move(speed, n, owners):
@@ -250,7 +251,6 @@ def after_a_move(speed, n, owners):
 def test_what_vertices_that_came_need_longer_than_expected_is_their_cost(owners, step_s, costs):
     """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each.  Or two stay."""
     balance = after_a_move(1.0, 4, owners)
-    balance.set_costs(np.ones(len(owners)))
     for own_s in (0.0, step_s, 2 * step_s):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
@@ -294,7 +294,7 @@ def test_wrong_or_negligible_costs_between_two_opportunities_are_no_speed(cost, 
     balance.given(np.ones(6))
     balance.opportunities._skipped = 9
     for own_s in (0.0, 1.0):
-        assert balance.skips((own_s, 0.0), np.resize(cost, 6), 0.0, 0.0)
+        assert balance.skips((own_s, 0.0), np.resize(cost, 6))
     assert not balance.speeds.recent
     assert not recwarn
 
@@ -315,7 +315,7 @@ def test_first_costs_between_two_opportunities_are_in_another_unit_and_no_speed(
     balance = PlanBalance(np.ones(6))
     balance.opportunities._skipped = 9
     for own_s in (0.0, 2.0):
-        assert balance.skips((own_s, 0.0), np.full(6, 1e6), 0.0, 0.0)
+        assert balance.skips((own_s, 0.0), np.full(6, 1e6))
     assert [*balance.speeds.recent] == [3.0]
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.mpi.graph.rebalance import Moved, PlanBalance
+from lb_mpi.mpi.graph.rebalance import PlanBalance
 from lb_mpi.rebalancing.actor import RebalanceOutcome, is_better
 from lb_mpi.rebalancing.deciding import RebalanceDecision, report, totals_of
+from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.slabs import slabs
 from lb_mpi.reduction import reduced
 
@@ -60,7 +61,7 @@ class Program:
             found.step_s.append(float(spent.max()))
             if not rebalances:
                 continue
-            skipped = [one.skips((float(s), 0.0), None, 1.0, 0.0) for one, s in zip(ranks, own, strict=True)]
+            skipped = [one.skips((float(s), 0.0), None) for one, s in zip(ranks, own, strict=True)]
             assert len({*skipped}) == 1
             if skipped[0]:
                 continue
@@ -120,10 +121,9 @@ class Program:
         self._ends = np.searchsorted(new, np.arange(size), side="right")
         for rank, one in enumerate(ranks):
             mine = new == rank
-            given = {int(other): int(np.sum((owners == rank) & (new == other))) for other in {*new.tolist()} - {rank}}
-            moved = Moved(None, costs[mine], (), {r: n for r, n in given.items() if n}, owners[mine], 0, 1.0)  # type: ignore[arg-type]
-            one.moved(moved, outcome, rank)
-            one.set_costs(moved.costs)
+            given = np.unique(new[(owners == rank) & ~mine]).tolist()
+            built = Built(None, costs[mine], owners[mine], None)  # type: ignore[arg-type]
+            one.moved(built, given, outcome, rank)
         return True
 
 

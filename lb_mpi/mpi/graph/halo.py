@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
-from lb_mpi.balancing.deciding import When
+from lb_mpi.balancing.deciding import BalanceReason, When
 from lb_mpi.checks import integer
 from lb_mpi.columns import LISTS, Order, Pack, Unpack, agreed, all_axes, check_column, layout, order_of, ordered
 from lb_mpi.distributing.allocation import Allocation
@@ -337,8 +337,11 @@ class HaloPlan:
             return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))
 
         try:
-            later = balance.skips(spent, costs, self.cut, began)
+            later = balance.skips(spent, costs)
             if later:
+                last, seconds = balance.opportunities.before, time.perf_counter() - began
+                words = BalanceReason.LATER.words
+                self.history.append(Rebalanced(False, words, last, last, 0, 0, self.cut, 0, seconds))
                 with self._presence.notifying():
                     interrupts().check()
                 return values
@@ -357,7 +360,6 @@ class HaloPlan:
                     if self.range is not None:
                         self.range = range_after(self.range[0], self.vertices, moved.given, self._presence.rank)
                 self.cut, self.n_halo = moved.cut, moved.n_ghosts
-                balance.set_costs(moved.costs)
                 for rank, n in moved.given.items():
                     self._record.move(Way.MOVE, self._worlds[rank], n)
                 self._halos.moved(began, time.perf_counter(), self._step(began))

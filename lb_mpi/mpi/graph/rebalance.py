@@ -9,7 +9,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from lb_mpi.checks import number, show
 from lb_mpi.columns import Chunk, Reader, chunks_of, packed
 from lb_mpi.distributing.halo import GraphPart, Piece
 from lb_mpi.emulate import throttle
-from lb_mpi.graph import Floats, Ints
+from lb_mpi.graph import Floats
 from lb_mpi.knowledge import LEAST, USUAL, MeasuredSpeeds
 from lb_mpi.metrics import check_loads
 from lb_mpi.mpi.common.carrier import Port, carry
@@ -203,10 +203,10 @@ class PlanBalance:
         self.costs = np.where(costs < NEGLIGIBLE, 0.0, costs)
         self.load = float(self.costs.sum())
 
-    def skips(self, spent: tuple[float, float], costs: Any, cut: float, began: float) -> bool:
+    def skips(self, spent: tuple[float, float], costs: Any) -> bool:
         """Begin a call; return True if it is no opportunity, and nothing is to be done.
 
-        spent : as in `rebalance`; costs : unchecked; began : by time.perf_counter().
+        spent : as in `rebalance`; costs : unchecked.
         """
         if not self.opportunities.skips():
             return False
@@ -215,9 +215,6 @@ class PlanBalance:
             self.waiting, total = _copied(costs)
             load = total if self._given else load  # otherwise in another unit
         self.measure(*spent, load)
-        before = self.opportunities.before
-        seconds = time.perf_counter() - began
-        self.history.append(Rebalanced(False, BalanceReason.LATER.words, before, before, 0, 0, cut, 0, seconds))
         return True
 
     def learn(self, rank: int) -> None:
@@ -242,19 +239,20 @@ class PlanBalance:
             recent = MeasuredSpeeds([factor * now] * LEAST)
             self.speeds = self.speeds._replace(home=factor * self.speeds.home, recent=recent)
 
-    def moved(self, moved: Moved, outcome: RebalanceOutcome, rank: int) -> None:
-        """Record a move; `costs` are still the old ones."""
+    def moved(self, built: Built, ranks: Sequence[int], outcome: RebalanceOutcome, rank: int) -> None:
+        """Record a move, in which `ranks` have got vertices of this one."""
         reason = outcome.decision.reason
         self.opportunities.moved(outcome.cut, reason)
         if reason is BalanceReason.UNDONE:
-            load = float(moved.costs.sum())  # of the vertices that are back; their costs may be known better
-            known = load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
-            self.speeds = self._earlier.scaled(load / self._earlier_load if known else 1.0)
+            self.set_costs(built.costs)  # of the vertices that are back; they may be known better
+            known = self.load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
+            self.speeds = self._earlier.scaled(self.load / self._earlier_load if known else 1.0)
             self.undo, self.grown = None, False
             return
         self.opportunities.promises.make(outcome.before_s)
-        self.undo, self.grown = Undo(moved.origin, [*moved.given]), bool(np.any(moved.origin != rank))
+        self.undo, self.grown = Undo(built.origin, ranks), bool(np.any(built.origin != rank))
         self._earlier, self._earlier_load = self.speeds, self.load
+        self.set_costs(built.costs)
         home, recent, every = self.speeds
         self.speeds = PlanSpeeds(home, recent.moved(), every.copy())
         self._learned = self._given
@@ -326,10 +324,8 @@ class Moved(NamedTuple):
     """The new state of a rank after a rebalancing in which vertices have moved."""
 
     part: GraphPart
-    costs: Floats
     values: tuple[Any, ...]
     given: dict[int, int]  # number of vertices that this rank has given away, by rank
-    origin: Ints  # (n_local,) the ranks that the vertices came from, or this one
     n_ghosts: int  # on all ranks
     cut: float
 
@@ -399,10 +395,8 @@ def rebalance(
         if decided.decision.reason is not BalanceReason.CUT:
             promises.breach(outcome.before_s)
         return None
-    part, costs, origin, *_ = actor.built
-    moved = Moved(part, costs, port.values, port.given, origin, outcome.n_ghosts, outcome.cut)
-    balance.moved(moved, outcome, comm.rank)
-    return moved
+    balance.moved(actor.built, [*port.given], outcome, comm.rank)
+    return Moved(actor.built.part, port.values, port.given, outcome.n_ghosts, outcome.cut)
 
 
 _loaded = list[bool]()
