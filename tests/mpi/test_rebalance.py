@@ -15,9 +15,10 @@ from benchmarks.campaign_rebalance_ranks import case
 from lb_mpi.balancing.deciding import BalanceReason, Decision
 from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.mpi.graph import rebalance
-from lb_mpi.mpi.graph.rebalance import PlanBalance, load_kernels
+from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.rebalancing import pairs
 from lb_mpi.rebalancing.actor import RebalanceOutcome
+from lb_mpi.rebalancing.balance import PlanBalance
 from lb_mpi.rebalancing.jobs import Built
 from tests.mpi.doors import on_root, raised_by_all
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several

@@ -10,8 +10,8 @@ import numpy as np
 
 from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.mpi.graph.rebalance import PlanBalance
 from lb_mpi.rebalancing.actor import RebalanceOutcome, is_better
+from lb_mpi.rebalancing.balance import PlanBalance
 from lb_mpi.rebalancing.deciding import RebalanceDecision, report, totals_of
 from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.slabs import slabs

@@ -23,10 +23,11 @@ from lb_mpi.mpi.common.communicator import wait
 from lb_mpi.mpi.common.speeds import known_speeds
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.graph.halo import HaloPlan, Quality
-from lb_mpi.mpi.graph.rebalance import MOST_COSTS, NEGLIGIBLE, load_kernels
+from lb_mpi.mpi.graph.rebalance import load_kernels
 from lb_mpi.mpi.graph.speed import Kernel, confirmed, measure
 from lb_mpi.partitioning.partition import AIMS, EFFORTS, partition
 from lb_mpi.partitioning.quality import check_machine, cut, mapping_cost
+from lb_mpi.rebalancing.balance import MOST_COSTS, NEGLIGIBLE
 from lb_mpi.rebalancing.slabs import slabs
 
 METHODS = ("static", "slabs", "multilevel-spectral", "block", "random")

@@ -38,7 +38,6 @@ from lb_mpi.mpi.common.waiting import Clocks, interrupts
 from lb_mpi.mpi.graph.rebalance import (
     NAME,
     Given,
-    PlanBalance,
     check_arguments,
     check_costs,
     check_given,
@@ -47,6 +46,7 @@ from lb_mpi.mpi.graph.rebalance import (
 )
 from lb_mpi.mpi.graph.values import Values
 from lb_mpi.partitioning.quality import MappingCost
+from lb_mpi.rebalancing.balance import PlanBalance
 from lb_mpi.rebalancing.record import Rebalanced
 from lb_mpi.rebalancing.slabs import range_after
 from lb_mpi.record.events import Driver, Step, Way
