@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from lb_mpi.checks import show
 from lb_mpi.cli.run.command import FAILED, MISTAKE, STDOUT, Parser, needs_mpi
 from lb_mpi.cli.run.lines import printable
 from lb_mpi.cli.run.options import deliver, output, written
+from lb_mpi.cli.run.processes import raise_interrupts
 from lb_mpi.errors import Error
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def pool(options: argparse.Namespace) -> Callable[[], int]:
         script = scripts.open_script(options.program, module=options.module, prepare=lambda: names.replace(replaced))
 
     def run() -> int:
+        raise_interrupts()
         try:
             scripts.run_script(script, sys.argv)
         except SystemExit as leaving:
@@ -126,8 +127,6 @@ def _opening(options: argparse.Namespace, name: str, command: str) -> Iterator[N
 
     If the program can't be read, perhaps it is a command, with the file after it.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     except OSError as error:

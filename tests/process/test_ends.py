@@ -42,7 +42,7 @@ import os, signal, sys
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name == "numba" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
+        if name == "{module}" and os.environ.get("PMI_RANK", os.environ.get("OMPI_COMM_WORLD_RANK")) == "1":
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Finder())
@@ -94,10 +94,15 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path, runner, error):
     assert "AssertionError" not in text
 
 
-def test_ctrl_c_while_an_app_is_being_imported_ends_all_ranks(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING)
-    code, text = on_ranks(2, "-m", "apps.uts", "--tree", "T1L", env={"PYTHONPATH": str(tmp_path)})
+@pytest.mark.parametrize(("command", "module"), [
+    ("apps.uts --tree T1L", "numba"), ("lb_mpi profile program.py", "lb_mpi.cli.profile.script"),
+    ("lb_mpi pool program.py", "lb_mpi.mpi.pool.script"),
+])  # fmt: skip
+def test_ctrl_c_while_a_command_is_being_imported_ends_all_ranks(tmp_path, command, module):
+    (tmp_path / "sitecustomize.py").write_text(INTERRUPTING.format(module=module))
+    code, text = on_ranks(2, "-m", *command.split(), env={"PYTHONPATH": str(tmp_path)})
     assert code not in (0, processes.HUNG), text
+    assert "Traceback" not in text or command.startswith("apps")
 
 
 @pytest.mark.parametrize("runner", [(), ("-m", "mpi4py")])

@@ -24,6 +24,7 @@ from mpi4py.run import set_abort_status
 
 from lb_mpi.cli.profile.profile import Calls, ClockComparison, Profile, RankProfile, Stream, lateness, until_the_end
 from lb_mpi.cli.profile.timed import Installed, Recorder
+from lb_mpi.cli.run.processes import raise_interrupts
 from lb_mpi.emulate import throttled
 from lb_mpi.files import Load, as_main, find_script, import_as
 from lb_mpi.handlers import install, restore
@@ -84,6 +85,7 @@ class ProfiledProgram:
         self._comm.Barrier()
         self._recorder.began = time.perf_counter_ns()
         self._signal = 0
+        raise_interrupts()
         with self._watched():
             try:
                 exec(code, main.__dict__)

@@ -193,12 +193,17 @@ def interruptible(prefix: str = "") -> Iterator[None]:
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup stays in force
             signal.signal(number, unwind)
     try:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        raise_interrupts()
         yield
     except KeyboardInterrupt:
         print(f"\n{prefix}interrupted", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+def raise_interrupts() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt, unless it is ignored (nohup): the system no longer ends this process at once."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _FIRST = {"pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF}  # the machine's namespaces: PROC_PID_INIT_INO, .. of Linux
