@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -124,16 +125,27 @@ def test_ranks_that_meet_in_different_calls_name_them(one, other, tmp_path):
     COMM.Barrier()
 
 
-@several
-@pytest.mark.parametrize("home", [False, True])
-@pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.close", "Pool", "save"])
-def test_a_collective_call_in_a_function_of_map_rows_is_an_error(door, home, tmp_path):
-    """Ranks call it different numbers of times."""
-    says = "a collective call in a function of map_rows, on ranks that it would wait for without end"
-    with lb_mpi.Balancer(COMM) as balancer, DOORS[door][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
+def in_rows(call, *, home):
+    with lb_mpi.Balancer(COMM) as balancer:
         choose_way(balancer, home=home)
-        with pytest.raises(lb_mpi.BalanceError, match=says):
-            balancer.map_rows(lambda block: (call(), block)[1], numbers(12, 2))
+        balancer.map_rows(lambda block: (call(), block)[1], numbers(12, 2))
+
+
+def in_search(call):
+    lb_mpi.search(COMM, lb_mpi.TreeSearch(0, lambda node: [] if call() or node else [1]))
+
+
+@several
+@pytest.mark.parametrize(("where", "use"), [
+    ("a function of map_rows", partial(in_rows, home=False)), ("a function of map_rows", partial(in_rows, home=True)),
+    ("a problem of a search", in_search),
+])  # fmt: skip
+@pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.close", "Pool", "save"])
+def test_a_collective_call_in_a_function_is_an_error(door, where, use, tmp_path):
+    """Ranks call it different numbers of times."""
+    with DOORS[door][1](COMM, COMM.bcast(tmp_path / "saves")) as call:
+        with pytest.raises(lb_mpi.Error, match=f"a collective call in {where}, on ranks that it would wait for without end"):
+            use(call)
         call()
 
 

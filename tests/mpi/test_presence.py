@@ -223,15 +223,22 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
         presence.close()
 
 
-def test_a_rank_that_fails_as_it_makes_a_plan_ends_the_call_of_all(monkeypatch):
-    def no_room(_decider):
+def map_rows(_folder):
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        [balancer.map_rows(np.sqrt, np.ones(9)) for _ in range(4)]
+
+
+@pytest.mark.parametrize(("of", "name", "call"), [
+    (RootPlanner, "plan", map_rows), (communicator.Presence, "committing", lambda folder: lb_mpi.load(COMM, folder)),
+])  # fmt: skip
+def test_a_rank_that_fails_as_it_makes_a_plan_or_ends_a_call_ends_the_call_of_all(folder, monkeypatch, of, name, call):
+    def no_room(_self):
         raise MemoryError("no room")
 
     if RANK == LATE:
-        monkeypatch.setattr(RootPlanner, "plan", no_room)
-    kind = MemoryError if RANK == LATE else lb_mpi.Error
-    with lb_mpi.Balancer(COMM, when="always") as balancer, pytest.raises(kind, match="no room"):
-        [balancer.map_rows(np.sqrt, np.ones(9)) for _ in range(4)]
+        monkeypatch.setattr(of, name, no_room)
+    with pytest.raises(MemoryError if RANK == LATE else lb_mpi.Error, match="no room"):
+        call(folder)
 
 
 @pytest.mark.parametrize(("by_late", "by_others", "closes"), [

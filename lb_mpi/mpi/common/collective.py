@@ -49,11 +49,11 @@ def opened(comm: MPI.Intracomm, name: str, *, watched: bool = False) -> Iterator
             presence.begin(name)
             meet(own, name)
             yield own
+            with presence.committing():
+                presence.close(begun=True)
         except BaseException as error:
             presence.close(error=error)
             raise
-        with presence.committing():
-            presence.close(begun=True)
 
 
 def meet(comm: MPI.Intracomm, name: str) -> None:

@@ -140,7 +140,7 @@ class Rows:
         n_home = len(self.columns)
         for k in positions:
             self.columns.append(check_column(f"more[{k}]", more[k], _SCALAR))
-        arrays = tuple([(column.dtype, column.shape, order_of(column)) for column in self.columns])
+        arrays = tuple([(column.dtype, id(column.dtype), column.shape, order_of(column)) for column in self.columns])
         named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
         self.spec, self.orders, self.n = _spec_of(form, n_home, positions, named, block_rows, arrays)
 
@@ -184,7 +184,6 @@ class Rows:
         return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each], self._make)
 
 
-@functools.lru_cache(64)  # in each call
 def _kinds(spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Column, ...]:
     if pack is not None and unpack is not None:
         return (ObjectColumn(pack, unpack),)
@@ -196,7 +195,7 @@ def _form(rows: Any) -> str:
     return "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
 
 
-_Array = tuple[np.dtype[Any], tuple[int, ...], Order]  # dtype, shape, order in memory
+_Array = tuple[np.dtype[Any], int, tuple[int, ...], Order]  # dtype, its id (np.record equals another one), shape, order
 _OBJECTS = "; for a list of objects pass pack=, unpack="
 _SCALAR = " or a scalar (pass other values as keyword arguments)"
 
@@ -208,7 +207,7 @@ def _spec_of(
     """Return the Spec of checked arrays, of which those after n_home are in `more` at `positions`; their orders; n."""
     if not n_home:
         raise TypeError("rows without arrays: expected at least one")
-    dtypes, shapes, orders = zip(*arrays, strict=True)
+    dtypes, _, shapes, orders = zip(*arrays, strict=True)
     first = "rows" if form == "array" else "rows[0]"
     names = [first, *(f"rows[{k}]" for k in range(1, n_home)), *(f"more[{k}]" for k in positions)]
     for name, shape in zip(names, shapes, strict=True):

@@ -21,6 +21,7 @@ from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, gather, opened, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of
@@ -255,7 +256,8 @@ def _run(
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
     given = comm.rank, ring, guard, settings.options, settings.bound, found
     searcher = _Traced(port.start, *given) if settings.trace else Searcher(*given)
-    carry(settings.slow.around(searcher), port, presence_of(comm), record, interrupts(), start=port.start)
+    with at_work(comm, "in a problem of a search"):
+        carry(settings.slow.around(searcher), port, presence_of(comm), record, interrupts(), start=port.start)
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # waiting for the last rank
     parcels.drain()
