@@ -24,7 +24,7 @@ import lb_mpi
 from lb_mpi import compiling, signs
 from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import busy, collective, communicator, failure, late
+from lb_mpi.mpi.common import busy, collective, communicator, failure, late, saves
 from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
 from tests.mpi import doors
@@ -223,22 +223,21 @@ def test_a_commit_ends_well_although_another_rank_fails_after_it_and_fails_with_
         presence.close()
 
 
-def map_rows(_folder):
-    with lb_mpi.Balancer(COMM, when="always") as balancer:
-        [balancer.map_rows(np.sqrt, np.ones(9)) for _ in range(4)]
+PLANNING = doors.within(functools.partial(lb_mpi.Balancer, when="always"), lambda one: one.map_rows(np.sqrt, np.ones(9)))
 
 
-@pytest.mark.parametrize(("of", "name", "call"), [
-    (RootPlanner, "plan", map_rows), (communicator.Presence, "committing", lambda folder: lb_mpi.load(COMM, folder)),
+@pytest.mark.parametrize(("of", "name", "door"), [
+    (RootPlanner, "plan", PLANNING), (communicator.Presence, "committing", DOORS["load"][1]),
+    (saves, "noted", DOORS["asked"][1]),
 ])  # fmt: skip
-def test_a_rank_that_fails_as_it_makes_a_plan_or_ends_a_call_ends_the_call_of_all(folder, monkeypatch, of, name, call):
+def test_a_rank_that_fails_between_two_steps_of_a_call_ends_the_call_of_all(folder, monkeypatch, of, name, door):
     def no_room(_self):
         raise MemoryError("no room")
 
     if RANK == LATE:
         monkeypatch.setattr(of, name, no_room)
-    with pytest.raises(MemoryError if RANK == LATE else lb_mpi.Error, match="no room"):
-        call(folder)
+    with pytest.raises(MemoryError if RANK == LATE else lb_mpi.Error, match="no room"), door(COMM, folder) as call:
+        [call() for _ in range(4)]
 
 
 @pytest.mark.parametrize(("by_late", "by_others", "closes"), [

@@ -163,13 +163,13 @@ def asked_to_stop(comm: MPI.Intracomm) -> Iterator[Callable[[], signal.Signals |
         signals.reported = signals.reported or stop != 0
         return signal.Signals(stop) if stop else None
 
-    with noted(comm) as signals:
-        try:
+    try:
+        with noted(comm) as signals:
             yield asked
-        except BaseException as error:
-            presence.retain(pending, mine, anywhere)  # other ranks may never join a pending reduction
-            presence.send_failure(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
-            raise
-        with call(_STOP, last=True):
-            finish()
-            presence.close()
+            with call(_STOP, last=True):
+                finish()
+                presence.close()
+    except BaseException as error:
+        presence.retain(pending, mine, anywhere)  # other ranks may never join a pending reduction
+        presence.send_failure(error, alone=True)  # one that all ranks had raised before may be raised by this rank alone
+        raise
