@@ -31,7 +31,7 @@ USUAL = (1, 3)  # ranks of those tests that are not marked `every_size`
 OTHER_RANKS = (3,)  # with --other-mpi
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
 QUEUED = 4  # times as long, for tests that get the cores that others leave idle
-N_SHARES = 10  # of their files; each share is a stage, of which the last ones run side by side until the end
+N_SHARES = 5  # of their files; each share is a stage, of which the last ones run side by side until the end
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
 WITHOUT_KERNELS = (  # files of that room whose programs call no kernel: they start while kernels are compiled
@@ -93,7 +93,7 @@ def choose(environment: Environment, options: argparse.Namespace, rest: list[str
     if mpi_places:
         sizes: tuple[int, ...] = options.ranks or (OTHER_RANKS if options.other_mpi else RANKS)
         usual: tuple[int, ...] = OTHER_RANKS if options.other_mpi else USUAL
-        variables = {SIZES: ",".join(map(str, sizes if rest or options.ranks else usual))}
+        variables = {} if rest or options.ranks else {SIZES: ",".join(map(str, usual))}
         arguments = [*mpi_places, *_not_again(options), *others]
         for n in sorted(sizes, reverse=True):  # the longest first, and the others fill the gaps
             of_mpi.append(parallel(environment, n, arguments, variables, may_be_empty=bool(rest)))

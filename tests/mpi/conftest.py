@@ -1,10 +1,12 @@
 """Which tests run on how many ranks.
 
 `./launch/test` without arguments runs the tests marked `every_size` on each number of ranks, since what they test depends on
-it, and the others on the numbers in LB_MPI_TEST_SIZES only.  Without that variable all selected tests run.
+it, and the others on the numbers in LB_MPI_TEST_SIZES only; on 2 instead of 3 where they are marked `pair`.  Without that
+variable all selected tests run.
 """
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 
@@ -18,12 +20,26 @@ from tools.stages import ONE_MPI, SIZES
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "every_size: what is tested depends on the number of ranks")
+    config.addinivalue_line("markers", "pair: two ranks show all that three do")
 
 
-def usual():
-    """Whether all selected tests run here."""
-    sizes = os.environ.get(SIZES)
-    return not sizes or MPI.COMM_WORLD.size in [int(size) for size in sizes.split(",")]
+def usual(*, pair):
+    """Whether all selected tests run here, of those marked `pair` or of the others."""
+    sizes = [int(size) for size in os.environ.get(SIZES, "").split(",") if size]
+    return not sizes or MPI.COMM_WORLD.size in ([min(size, 2) for size in sizes] if pair else sizes)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Rank 0 rewrites the assertions of the tests, and the other ranks then read what it has written."""
+    others = MPI.COMM_WORLD.Ibarrier() if MPI.COMM_WORLD.rank else None
+    while others is not None and not others.Test():
+        time.sleep(0.05)
+    try:
+        return (yield)
+    finally:
+        if others is None:
+            MPI.COMM_WORLD.Ibarrier().Wait()
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -32,7 +48,7 @@ def pytest_ignore_collect(collection_path, config):
         return None
     text = collection_path.read_text()
     elsewhere = config.option.markexpr == "not one_mpi" and ONE_MPI.search(text)
-    return bool(elsewhere or not (usual() or "every_size" in text)) or None
+    return bool(elsewhere or not ("every_size" in text or usual(pair="mark.pair" in text))) or None
 
 
 def pytest_runtest_setup():
@@ -43,11 +59,9 @@ def pytest_runtest_setup():
 
 
 def pytest_collection_modifyitems(config, items):
-    if usual():
-        return
-    left_out = [item for item in items if item.get_closest_marker("every_size") is None]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in left_out]
+    here = [item for item in items if item.get_closest_marker("every_size") or usual(pair=item.get_closest_marker("pair"))]
+    config.hook.pytest_deselected(items=[*{*items} - {*here}])
+    items[:] = here
 
 
 @pytest.fixture(autouse=True)

@@ -27,7 +27,7 @@ def check_named(words, cause, guilty=LAST):
 
 def cause_of(name):
     """Return what the error says of RAISES[name]."""
-    return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving", "Exception": "misbehaving"}.get(name, name)
+    return {"Unspeakable": "its text can't be had", "ValueError": "misbehaving"}.get(name, name)
 
 
 @pytest.fixture(autouse=True)

@@ -161,7 +161,7 @@ def test_large_payloads_are_announced(monkeypatch):
     for _ in range(5):
         well()
     with pytest.raises(lb_mpi.SearchError, match="misbehaving"):
-        cell("work", RAISES["Exception"], here=RANK == LAST)
+        cell("work", RAISES["ValueError"], here=RANK == LAST)
 
 
 # --- at random ----------------------------------------------------------------------------------------------------

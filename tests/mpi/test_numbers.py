@@ -9,7 +9,7 @@ import lb_mpi
 from tests.mpi.calls import CALLS
 from tests.mpi.sizes import COMM, SIZE
 
-pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi, pytest.mark.pair]
 
 TINY = 5e-324
 VALUES = [

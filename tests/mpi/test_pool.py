@@ -30,6 +30,7 @@ from lb_mpi.mpi.pool.running import Ran
 from lb_mpi.mpi.pool.script import WORKER, open_script, run_script
 from lb_mpi.pooling import plan
 from lb_mpi.pooling.beginning import Wish
+from lb_mpi.pooling.intervals import EPOCHS, MAPS
 from tests.clock import pass_time
 from tests.misbehaviour import RAISES, NotForPickling
 from tests.mpi.pools import fail_at, from_root, in_script, square
@@ -331,15 +332,10 @@ def test_ranks_that_do_not_make_the_same_call_are_named(pool):
 
 
 @pytest.mark.one_mpi
-def test_more_maps_than_a_word_has_numbers_for(pool):
-    for k in range(300):
-        assert pool.map(square, [k]) == ([k * k] if RANK == 0 else None)
-
-
-@pytest.mark.one_mpi
-def test_a_pool_that_lives_for_weeks_numbers_its_maps_anew(pool):
-    pool._ranks._n_maps = (1 << 31) - 300
-    for _ in range(600):
+@pytest.mark.parametrize("last", [EPOCHS, MAPS, 1 << 31])
+def test_more_maps_than_a_word_or_an_order_has_numbers_for(pool, last):
+    pool._ranks._n_maps = last - 9
+    for _ in range(20):
         assert pool.map(abs, 3, to="all") == [0, 1, 2]
 
 

@@ -23,7 +23,7 @@ from tests.mpi.doors import USES
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.pile import Pile
 
-pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi]
+pytestmark = [pytest.mark.mpi, pytest.mark.one_mpi, pytest.mark.pair]
 ALIKE = ", all ranks alike"  # with the wrong argument, since it is compared first; of others, the root alone looks at some
 BY_ALL = ("map", "imap", "distribute")
 BAD_ROWS = [
