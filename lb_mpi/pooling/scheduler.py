@@ -5,6 +5,8 @@ Law
   cancelled.  It is due when it has been begun, and can't be sent yet, or its rank has sent it back: then it goes before
   others.
 - Ranks run batches in order, one after the other.  A rank has a second batch only while that can't make others wait.
+- A batch has tasks of one function.  A task of a function that is new is a batch, and none is behind it: others may have
+  to be done before it ends.
 - A rank runs the initializer of an executor before its tasks, and gets them when that has succeeded.
 - A task goes to a rank whose host has all its arrays.
 - Of a stream, no more tasks are read than there is room for; and while one waits, no rank has none.
@@ -52,6 +54,7 @@ class Task(NamedTuple):
     n_bytes: int = 0
     cost: float = 1.0  # expected, in average tasks of its executor
     arrays: frozenset[str] = frozenset()  # keys of large arrays that it needs
+    function: Hashable = None  # what identifies it: tasks of one function are expected to be alike
 
 
 class BatchKind(Enum):
@@ -107,9 +110,9 @@ class TaskQueue:
         return not (self.waiting or self.due or self.n_sent or self.forgets or (self.initializes_all and self.uninitialized))
 
     @property
-    def next_cost(self) -> float:
-        """Cost of the next task."""
-        return (self.due or self.waiting)[0].cost
+    def next_task(self) -> Task:
+        """The next task."""
+        return (self.due or self.waiting)[0]
 
     def add(self, task: Task) -> None:
         """Let a task wait."""
@@ -141,7 +144,7 @@ class TaskQueue:
         """
         taken, n_bytes, units, missing = list[Task](), 0, 0.0, None
         while len(taken) < most and n_bytes < BATCH_BYTES and (task := self._head()) is not None:
-            if taken and units + task.cost > most_units:
+            if taken and (units + task.cost > most_units or task.function != taken[0].function):
                 break
             if task.arrays and (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
                 break
@@ -207,6 +210,7 @@ class Scheduler:
         knowledge.begin(function)
         self._timings = dict[int, Timing]()  # not yet in `knowledge`
         self._known = knowledge.estimate(range(size), {})
+        self._seconds_of = dict[Hashable, float]()  # by function of an executor: of a unit of cost, at speed 1
         self._first: dict[int, tuple[Batch, float]] = {}  # by rank: its oldest batch, and since when it runs that
         self._now: float | None = None  # when batches were asked for last
         self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
@@ -279,24 +283,29 @@ class Scheduler:
                     self.ended.append(queue)
         return forgets
 
-    def finish(self, rank: int, n: int, seconds: float, *, failed: bool = False) -> Batch:
+    def finish(self, rank: int, n: int, seconds: float, *, failed: bool = False, more: bool = False) -> Batch:
         """Return the batch that a rank has answered, after it has run the first `n` of its tasks in `seconds`.
 
         failed : an initializer or a store.
+        more : the rank runs the others now; else they are given back.
         """
         if not self.at[rank]:
             raise ProtocolError(f"results from rank {rank}, which has no batch")
         batch = self.at[rank].popleft()
         self._first.pop(rank, None)  # which would keep its results
         queue = batch.queue
-        queue.n_sent -= 1
+        if more:
+            self.at[rank].appendleft(batch._replace(tasks=batch.tasks[n:]))
+            batch = batch._replace(tasks=batch.tasks[:n])
+        else:
+            queue.n_sent -= 1
         if batch.kind == BatchKind.STORE:
             queue.copies.stored(batch.keys[0], queue.hosts[rank], well=not failed)
         elif batch.kind == BatchKind.TASKS:
             if not 0 < n <= len(batch.tasks):
                 raise ProtocolError(f"{n} results from rank {rank}: expected 1 to {len(batch.tasks)}")
             queue.give_back(batch.tasks[n:])
-            self._learn(rank, sum(task.cost for task in batch.tasks[:n]), seconds)
+            self._learn(rank, sum(task.cost for task in batch.tasks[:n]), seconds, batch.tasks[0].function, more=more)
         return batch
 
     def break_(self, queue: TaskQueue) -> list[Task]:
@@ -336,17 +345,19 @@ class Scheduler:
         known = self._known
         if queue.chunksize:
             return queue.chunksize, math.inf
-        if known is None:
+        if known is None or self._is_new(function := queue.next_task.function if len(queue) else None):
             return 1, math.inf
         speed = known.speeds[rank]
         share = speed / sum(known.speeds[one] for one in queue.ranks) / AHEAD
         most = BATCH_MOST if queue.more else min(BATCH_MOST, math.ceil(len(queue) * share))
-        return most, BATCH_S * speed / known.task_s
+        return most, BATCH_S * speed / self._seconds_of.get(function, known.task_s)
 
     def _may_have_more(self, rank: int) -> bool:
         """Return whether a rank that has batches may have another one: without it, it would wait for each order."""
         known, more = self._known, any(queue.more for queue in self.queues)
         if rank == self._root or known is None or not (more or sum(map(len, self.queues)) > len(self.at)):
+            return False
+        if any(self._is_new(task.function) for batch in self.at[rank] for task in batch.tasks[:1]):
             return False
         seconds = sum(self._seconds(rank, batch) for batch in self.at[rank])
         if len(self.at[rank]) >= AHEAD:
@@ -354,13 +365,17 @@ class Scheduler:
         if more:  # at least until the root has run a batch of its own
             return seconds < max(AHEAD_S, AHEAD * known.task_s / known.speeds[self._root])
         rest_s = sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
-        return seconds < max(AHEAD_S, AHEAD_PART * rest_s)
+        return seconds < max(AHEAD_S, AHEAD_PART * rest_s if len(self._seconds_of) < 2 else 0.0)
+
+    def _is_new(self, function: Hashable) -> bool:
+        return function is not None and function not in self._seconds_of
 
     def _seconds(self, rank: int, batch: Batch) -> float:
         """Return how long a rank is expected to need for a batch, of which it may be in a long task."""
         assert self._known is not None
-        units = sum(task.cost for task in batch.tasks) + self._known.variation
-        return units * self._known.task_s / self._known.speeds[rank]
+        known, units = self._known, sum(task.cost for task in batch.tasks) + self._known.variation
+        task_s = self._seconds_of.get(batch.tasks[0].function, known.task_s) if batch.tasks else known.task_s
+        return units * task_s / known.speeds[rank]
 
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
@@ -371,7 +386,7 @@ class Scheduler:
             return False
         speeds = {one: known.speeds[one] for one in queue.ranks}
         under_way = {one: self._units_left(one, now) for one in queue.ranks}
-        longest_s = wait_s(known._replace(speeds=speeds), rank, queue.units, queue.next_cost, under_way)
+        longest_s = wait_s(known._replace(speeds=speeds), rank, queue.units, queue.next_task.cost, under_way)
         if not longest_s:
             return False
         until = self._left_at.setdefault(rank, now) + PATIENCE * longest_s
@@ -390,12 +405,17 @@ class Scheduler:
         units = [sum([task.cost for task in one.tasks]) for one in at]
         return max(0.0, units[0] - ran) + sum(units[1:])
 
-    def _learn(self, rank: int, units: float, seconds: float) -> None:
-        """Learn from tasks of a cost of `units` in all that a rank has run."""
-        timings, knowledge = self._timings, self._knowledge
-        timings[rank] = timings.get(rank, Timing()).added(seconds, max(units, 1e-9))
+    def _learn(self, rank: int, units: float, seconds: float, function: Hashable, *, more: bool) -> None:
+        """Learn from tasks of a cost of `units` in all that a rank has run; later, if there is `more`."""
+        timings, knowledge, units = self._timings, self._knowledge, max(units, 1e-9)
+        timings[rank] = timings.get(rank, Timing()).added(seconds, units)
+        if more:
+            return
         idle = not any(self.at.values()) and not any(map(len, self.queues))
         if idle or sum(timing.n for timing in timings.values()) > MEMORY * len(self.at):
             knowledge.observe(self._function, timings)
             timings.clear()
         self._known = knowledge.estimate(range(len(self.at)), timings)
+        if function is not None:
+            unit_s = seconds / units * (1.0 if self._known is None else self._known.speeds[rank])
+            self._seconds_of[function] = 0.5 * (self._seconds_of.get(function, unit_s) + unit_s)

@@ -488,6 +488,29 @@ def await_file(path):
     return True
 
 
+def nap_or_await(path=""):
+    return await_file(path) if path else time.sleep(3e-3)
+
+
+@several
+@pytest.mark.parametrize("function", ["another", "same"])
+def test_results_do_not_wait_for_a_task_that_waits_for_them(executor, function, tmp_path):
+    """Results waited for the last task of their batch, and tasks behind a long one: a task that waits for them hung."""
+    if executor is None:
+        return
+    waiting = (await_file, str(tmp_path / "go")) if function == "another" else (nap_or_await, str(tmp_path / "go"))
+    short = [executor.submit(nap_or_await) for _ in range(40)]
+    wait(short)
+    before = [executor.submit(nap_or_await) for _ in range(8 * SIZE + 1)]
+    waits = executor.submit(*waiting)
+    after = [executor.submit(nap_or_await) for _ in range(40)]
+    awaited = before + after if function == "another" else before
+    done, _ = wait(awaited, timeout=20.0)
+    (tmp_path / "go").touch()
+    assert waits.result()
+    assert len(done) == len(awaited)
+
+
 def test_a_map_does_not_wait_for_the_tasks_of_an_open_executor(tmp_path):
     def script():
         with lb_mpi.Pool() as pool, lb_mpi.Executor() as executor:

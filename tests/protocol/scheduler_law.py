@@ -45,7 +45,7 @@ class Free(Scheduler):
     def _most(self, rank: int, queue: TaskQueue) -> tuple[int, float]:
         return self.small.most, math.inf
 
-    def _learn(self, rank: int, units: float, seconds: float) -> None:
+    def _learn(self, rank: int, units: float, seconds: float, function: Hashable, *, more: bool) -> None:
         pass
 
 
@@ -134,8 +134,8 @@ class Outside:
                 self.queue.copies.end_call([key])
         self.queue.add(task)
 
-    def finish(self, rank: int, n: int, *, failed: bool = False) -> None:
-        batch = self.scheduler.finish(rank, n, 0.0, failed=failed)
+    def finish(self, rank: int, n: int, *, failed: bool = False, more: bool = False) -> None:
+        batch = self.scheduler.finish(rank, n, 0.0, failed=failed, more=more)
         for task in batch.tasks[:n]:
             if not self.queue.broken:
                 self.end(task, "done")
@@ -193,6 +193,8 @@ class Outside:
             if at:
                 for n in range(1, len(at[0].tasks) + 1) if at[0].tasks else [1]:
                     yield lambda one, rank=rank, n=n: one.finish(rank, n)
+                    if n < len(at[0].tasks):
+                        yield lambda one, rank=rank, n=n: one.finish(rank, n, more=True)
                 if self.small.fails and at[0].kind in (BatchKind.INITIALIZE, BatchKind.STORE) and not queue.broken:
                     yield lambda one, rank=rank: one.finish(rank, 1, failed=True)
 

@@ -39,7 +39,9 @@ def test_the_law_holds_in_every_reachable_state(small):
 
 
 MUTANTS = [
-    (scheduler, "Scheduler.finish", "batch.tasks[n:]", "batch.tasks[n - 1 :]"),  # sent twice
+    (scheduler, "Scheduler.finish", "give_back(batch.tasks[n:])", "give_back(batch.tasks[n - 1 :])"),  # sent twice
+    (scheduler, "Scheduler.finish", "batch._replace(tasks=batch.tasks[n:])", "batch"),  # awaited twice
+    (scheduler, "Scheduler.finish", "batch._replace(tasks=batch.tasks[:n])", "batch"),  # given back, and run, too
     (scheduler, "TaskQueue.give_back", "if not self.broken:", "if False:"),  # lost
     (scheduler, "TaskQueue.drop", "[*self.waiting]", "[*self.waiting, *self.due]; self.due.clear()"),  # begun, and cancelled
     (scheduler, "Scheduler._next", "one.kind != BatchKind.TASKS", "False"),  # tasks behind an initializer that may fail
@@ -127,6 +129,25 @@ def test_long_tasks_are_sent_ahead_while_many_wait():
             scheduler.finish(rank, 1, 0.1)
     assert max(left_with_two) > 30
     assert 5 < min(left_with_two) < 15
+
+
+def test_a_task_of_a_new_function_is_alone_at_its_rank():
+    """Tasks behind one that waited for them hung for ever."""
+    scheduler, queue = pair()
+    for function in [*["short"] * 40, "new", "new", *["short"] * 40]:
+        queue.add(Task(0, function=function))
+    at, sent = scheduler.at, list[tuple[str, ...]]()
+    for _ in range(200):
+        for _, batch in scheduler.batches(0.0):
+            sent.append(tuple(str(task.function) for task in batch.tasks))
+        assert all(len(at[rank]) == 1 for rank in at if at[rank] and at[rank][0].tasks[0].function == "new")
+        for rank in [rank for rank in at if at[rank] and at[rank][0].tasks[0].function == "short"]:
+            scheduler.finish(rank, len(at[rank][0].tasks), 1e-3 * len(at[rank][0].tasks))
+        if all(one and one[0].tasks[0].function == "new" for one in at.values()):
+            scheduler.finish(1, 1, 1e-3)
+    assert sent.count(("new",)) == 2
+    assert sum(map(len, sent)) == 82
+    assert max(map(len, sent)) >= 5
 
 
 def test_a_rank_of_unknown_speed_begins_with_a_cheap_task():

@@ -50,7 +50,7 @@ from lb_mpi.mpi.pool.messages import (
 )
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.ranks import PoolRanks, need_level
-from lb_mpi.mpi.pool.running import Outcome, Process, Ran, run_submitted
+from lb_mpi.mpi.pool.running import Outcome, Process, Ran, rest_of, run_submitted
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import REASONS, PoolState, Wish
 from lb_mpi.pooling.scheduler import Batch, BatchKind, Scheduler, Task, TaskQueue
@@ -189,7 +189,7 @@ class Dispatcher(PoolActor):
         self._scheduler = Scheduler(ranks.size, ranks.root, ranks.knowledge)
         self._open: dict[TaskQueue, Submissions] = {}  # executors, until they have ended
         self._awaited = dict[int, float]()  # by rank: when it got its first batch; inf: it has answered
-        self._answers = deque[tuple[int, RankTasks, float, list[Outcome]]]()  # (rank, its work, own seconds, results)
+        self._answers = deque[tuple[int, RankTasks, float, list[Outcome], bool]]()  # (rank, its work, own seconds, ...)
         self._unresolved = deque[Resolve]()
         self._mine = deque[TaskBatch]()  # of the root, until other ranks have theirs
         self.failure: BaseException | None = None  # by which the ranks could not be closed
@@ -367,15 +367,15 @@ class Dispatcher(PoolActor):
         """See `PoolActor`; drop late results of a map."""
         epoch, done, frames = read_results(results)
         if epoch == NO_MAP:
-            (frame,) = frames
+            frame, *last = frames
             done = done._replace(sent_bytes=results.nbytes)
-            self._answers.append((source, done, frame.seconds, pickle.loads(frame.data)))
+            self._answers.append((source, done, frame.seconds, pickle.loads(frame.data), not last))
 
-    def _receive_own(self, ran: Ran) -> None:
-        """Accept the results of a batch from the root's thread."""
+    def _receive_own(self, ran: Ran, more: bool) -> None:
+        """Accept the results of a batch from the root's thread; `more` of it follow."""
         with self.changed:
             done, own_s = RankTasks(ran.n, ran.wall_s, ran.work_s), ran.work_s + ran.stopped_s
-            self._answers.append((self.ranks.root, done, own_s, ran.values))
+            self._answers.append((self.ranks.root, done, own_s, ran.values, more))
             self.notify()
 
     @property
@@ -440,10 +440,10 @@ class Dispatcher(PoolActor):
         """Return the executor of a batch."""
         return self._open[batch.queue]
 
-    def _finish(self, rank: int, done: RankTasks, own_s: float, outcomes: list[Outcome]) -> None:
-        """Note the results of the oldest batch of a rank."""
+    def _finish(self, rank: int, done: RankTasks, own_s: float, outcomes: list[Outcome], more: bool) -> None:
+        """Note the results of the oldest batch of a rank; `more` of it follow."""
         (failed, data), lost = outcomes[0], list[Task]()
-        batch = self._scheduler.finish(rank, done.tasks, own_s, failed=failed)
+        batch = self._scheduler.finish(rank, done.tasks, own_s, failed=failed, more=more)
         given = self.of(batch)
         if batch.kind == BatchKind.TASKS:
             given.count(rank, done)
@@ -496,12 +496,12 @@ class Dispatcher(PoolActor):
 
 
 class OwnTasks:
-    """The thread that runs the root's own tasks; `receive(ran)` gets their results, `stop(error)` its own error."""
+    """The thread that runs the root's own tasks; `receive(ran, more)` gets results, `stop(error)` its own error."""
 
     def __init__(
         self,
         ranks: PoolRanks,
-        receive: Callable[[Ran], None],
+        receive: Callable[[Ran, bool], None],
         stop: Callable[[BaseException], None],
     ) -> None:
         self._ranks, self._receive, self._stop = ranks, receive, stop
@@ -529,13 +529,15 @@ class OwnTasks:
         record, records = self._ranks.record, self._ranks.record is not OFF
         try:
             while (batch := self._batches.get()) is not None:
-                if records:
-                    record.pin(Phase.OWN, time.perf_counter())
-                ran = run_submitted(self._ranks, batch)
-                if records:
-                    record.release(Phase.PROTOCOL, time.perf_counter())
-                self._receive(ran)
-                del batch, ran
+                while batch is not None:
+                    if records:
+                        record.pin(Phase.OWN, time.perf_counter())
+                    ran = run_submitted(self._ranks, batch)
+                    if records:
+                        record.release(Phase.PROTOCOL, time.perf_counter())
+                    batch = rest_of(batch, ran)
+                    self._receive(ran, batch is not None)
+                    del ran
         except BaseException as error:
             self._stop(error)
         self._ranks.clocks.end()  # they were this thread's

@@ -43,7 +43,7 @@ from lb_mpi.mpi.pool.messages import (
 )
 from lb_mpi.mpi.pool.orders import Order
 from lb_mpi.mpi.pool.ranks import MAP, TASK, PoolRanks
-from lb_mpi.mpi.pool.running import Ran, run_submitted, run_tasks
+from lb_mpi.mpi.pool.running import Ran, rest_of, run_submitted, run_tasks
 from lb_mpi.pooling.account import RankTasks
 from lb_mpi.pooling.beginning import PoolState
 from lb_mpi.pooling.intervals import Interval, synchronizes
@@ -357,6 +357,7 @@ class Worker(Member):
         self._epoch = NO_MAP
         self._frames: list[Frame] = []  # results to send
         self._bytes, self._send_at = 0, 0.0
+        self._batch: TaskBatch | None = None  # what is left of the first batch of an executor, of which some has run
 
     def begin_map(self, function: Callable[..., Any] | None = None) -> None:
         """Begin the map of the next order; `function`: None uses the one sent by the root."""
@@ -391,7 +392,7 @@ class Worker(Member):
         order = self.ranks.orders.first
         if order is None:
             return super().job
-        return None if self.over else read_batch(order.parcel)
+        return None if self.over else self._batch or read_batch(order.parcel)
 
     def turn(self, now: float, arrived: Iterable[tuple[int, PoolMessage]]) -> list[PoolSend]:
         """See `Member`; drop the batches not begun if another order has arrived behind them, or after a failure here."""
@@ -414,14 +415,18 @@ class Worker(Member):
 
     def done(self, job: Any, result: Any) -> list[PoolSend]:
         """See `Member`."""
-        if isinstance(job, TaskBatch):
+        if self._epoch == NO_MAP:
+            self._batch = rest_of(job, result)
+        if isinstance(job, TaskBatch) and self._batch is None:
             self.ranks.orders.follow()
         if self._epoch != NO_MAP:
             return super().done(job, result)
         ran: Ran = result
         seconds, rest_s = self.own_s(ran), ran.cpu_s / self.ranks.throttle.speed - ran.cpu_s
-        done, frame = RankTasks(ran.n, ran.wall_s + rest_s, ran.work_s), Frame(0, ran.n, ran.values, seconds)
-        return [(self.ranks.root, TaskResults(results_parcel(NO_MAP, done, [frame])))]
+        done, frames = RankTasks(ran.n, ran.wall_s + rest_s, ran.work_s), [Frame(0, ran.n, ran.values, seconds)]
+        if self._batch is None:
+            frames.append(Frame(ran.n, ran.n, b""))
+        return [(self.ranks.root, TaskResults(results_parcel(NO_MAP, done, frames)))]
 
     def fail(self, error: BaseException) -> list[PoolSend]:
         """See `Member`; outside of a map, nobody else needs to know before this rank raises it."""

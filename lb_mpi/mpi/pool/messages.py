@@ -59,10 +59,11 @@ class TaskBatch(NamedTuple):
     number: int  # of the first; -1: not counted
     tasks: Sequence[bytes | memoryview]
     paths: Mapping[str, str] = MappingProxyType({})  # where their large arrays are on this host
+    ran_s: float = 0.0  # in which tasks before these have run
 
 
 class Frame(NamedTuple):
-    """Results of the tasks at positions lo..hi-1; lo == hi: a map's rank sends no more, after a failure, or None at STOP."""
+    """Results of the tasks at positions lo..hi-1; lo == hi: no more follow, of a map (a failure, or None), or of a batch."""
 
     lo: int
     hi: int

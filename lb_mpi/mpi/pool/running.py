@@ -98,6 +98,7 @@ class Alarm:
 
 
 NO_ALARM = nullcontext()
+SLICE_S = 2e-3  # of a batch of submitted calls, after which its results leave
 
 
 def _caller(call: Call, alarm: Alarm | None) -> Callable[..., Any]:
@@ -228,14 +229,20 @@ def run_initializer(initializer: Callable[..., Any], initargs: Iterable[Any]) ->
 
 
 def run_submitted(ranks: PoolRanks, batch: TaskBatch) -> Ran:
-    """Run submitted calls for BATCH_S seconds, and at least one; the root sends the others again."""
+    """Run submitted calls for SLICE_S seconds, and at least one, so that results don't wait for the tasks behind them."""
     if batch.paths:
         arrays.locate(batch.paths)
     call = Call(partial(_run_submitted, ranks.rank))
-    ran = run_tasks(ranks, call, batch.tasks, len(batch.tasks), limit_s=BATCH_S)
+    ran = run_tasks(ranks, call, batch.tasks, len(batch.tasks), limit_s=SLICE_S)
     if ran.failed is not None:  # Ctrl-C
         raise ran.failed
     if ranks.record is not OFF and batch.number >= 0:
         speed = ranks.emulated_speeds[ranks.rank]
         ranks.account.ran_submitted(batch.number, ran.n, ran.began, ran.began + ran.wall_s, ran.work_s, speed)
     return ran
+
+
+def rest_of(batch: TaskBatch, ran: Ran) -> TaskBatch | None:
+    """Return what is left of a batch for this rank, which has run it for less than BATCH_S; the root sends others again."""
+    left, ran_s = batch.tasks[ran.n :], batch.ran_s + ran.wall_s
+    return TaskBatch(batch.number + ran.n, left, batch.paths, ran_s) if left and ran_s < BATCH_S else None
