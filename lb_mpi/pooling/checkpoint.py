@@ -13,7 +13,8 @@ Payloads are MessagePack with extension types: values are read back with exactly
 unsupported type is a TypeError at once, not a surprise when the file is needed.
 
 The digest identifies the function and its items in another run of the program.  A function is known by its module and
-qualified name, or by the user's key; items, and what a functools.partial or a method holds, by their pickled form, except
+qualified name, or by the user's key; one of the program itself, whose module is always `__main__`, by the name of its file,
+without the folder, which may be moved; items, and what a functools.partial or a method holds, by their pickled form, except
 for parts that differ between two runs of the same program:
 
 - The elements of a set come in the order of their hashes, which differ in each run: they are sorted.
@@ -27,8 +28,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import io
+import os
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from datetime import date, time, timedelta
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
@@ -123,7 +126,8 @@ def _check_header(payload: Any, digest: bytes | None, n: int) -> int:
     if payload[1] != n:
         raise ValueError(f"has {show(payload[1])} tasks: expected {n}, as there are now (choose another file)")
     if payload[0] != digest:
-        raise ValueError("belongs to another function or to other tasks: expected those of this call (choose another file)")
+        expected = "expected those of this call, in a program of the same name (choose another file)"
+        raise ValueError(f"belongs to another function or to other tasks: {expected}")
     return n
 
 
@@ -264,7 +268,8 @@ _SMALL = (type, FunctionType, BuiltinFunctionType, date, time, timedelta)  # pic
 def digest(function: Callable[..., Any], items: Any, *, star: bool, key: str | None = None) -> bytes:
     """Return a digest of function(item), or with `star` function(*item), of all items; TypeError where that can't be done.
 
-    `key` identifies the function; None: its module and qualified name, so a user may correct its body and go on.
+    `key` identifies the function; None: its module and qualified name, so a user may correct its body and go on.  What is
+    defined in `__main__` has the name of the program's file.
     """
     if type(items) is np.ndarray:
         items = np.ascontiguousarray(items)
@@ -344,6 +349,8 @@ class _Pickler(pickle.Pickler):
         if kind in _INLINE:
             return None
         is_part, self._is_part = self._is_part, True
+        if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
+            return _program(), pickle.dumps(value, PROTOCOL)
         if kind is str:
             return value.encode("utf-8", "surrogatepass")
         if isinstance(value, set | frozenset):
@@ -362,6 +369,13 @@ class _Pickler(pickle.Pickler):
             return None
         assert self._part is not None
         return int.from_bytes(self._part(value), "little")
+
+
+def _program() -> str:
+    """Return the name of the program's file, or of the folder of a `__main__.py`; "" if there is none, as in a notebook."""
+    path = getattr(sys.modules["__main__"], "__file__", None) or ""
+    name = os.path.splitext(os.path.basename(path))[0]
+    return name if name != "__main__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 def _is_short(value: Any) -> bool:

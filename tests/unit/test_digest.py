@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -129,6 +129,26 @@ def test_functions_of_other_modules_or_names_or_that_hold_other_values_have_othe
     functions = [max, min, np.max, enclosing, *partials, Model(x=1).run, Model(x=2).run, Model]
     assert len({of(function) for function in functions}) == len(functions)
     assert of(enclosing) == of(enclosing)
+
+
+def test_functions_of_another_program_with_the_same_names_have_other_digests(monkeypatch):
+    """A second script whose function and items had the names of the first one's got the first one's results."""
+    main = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    exec("def f(k): return k\nclass Point: pass", main.__dict__)
+    calls = [(main.f, 3), (functools.partial(main.f, 1), 3), (main.Point().__init__, 3), (len, [main.Point()])]
+    found = list[list[bytes]]()
+    packages = ["a/__main__.py", "/moved/a/__main__.py", "b/__main__.py"]
+    for path in ("one.py", "/moved/one.py", "one.pyc", "two.py", *packages, None):
+        main.__file__ = path
+        found.append([of(*call) for call in calls])
+    one, moved, compiled, two, a, a_moved, b, notebook = found
+    assert one == moved == compiled
+    assert a == a_moved
+    assert len({each for some in (one, two, a, b, notebook) for each in some}) == 5 * len(calls)
+    main.__dict__["f"] = lambda k: k
+    with pytest.raises(TypeError, match="or key= with"):
+        of(main.__dict__["f"])
 
 
 def test_a_function_without_a_name_needs_a_key():

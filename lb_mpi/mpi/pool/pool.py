@@ -190,9 +190,9 @@ class Pool:
             two tasks of its own.  A later map of the same function and items, on any number of ranks, runs only the
             other tasks.  Results must be numbers, text, bytes, arrays, or tuples, lists and dicts of these.  A full disk
             ends the map with an OSError; if the file is removed, a RuntimeWarning names it.
-        key : a text that identifies the function in its checkpoint; None: its module and name, so its body may be
-            corrected.  A lambda, or a function defined in a function, needs a key; choose another one when its results
-            change.
+        key : a text that identifies the function in its checkpoint; None: its module (of a script, its file's name
+            without the folder) and its name, so its body may be corrected: delete the file if that changes results.  A
+            lambda, or a function defined in a function, needs a key; choose another one when its results change.
         callback : a function that the root calls as callback(result) as results arrive; not of results from the checkpoint.
 
         Raises lb_mpi.TaskError when a task raises an exception.  The error has the index of the task, the rank and the
