@@ -106,13 +106,6 @@ def test_a_misspelt_option_or_word_is_named_with_what_was_meant_if_it_resembles_
     assert f"; did you mean {meant}?" in said if meant else "did you mean" not in said
 
 
-def test_the_installed_command_without_arguments_prints_its_help():
-    command = Path(sys.executable).parent / "lb_mpi"
-    done = subprocess.run([command], capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "commands, each with --help" in done.stdout
-
-
 def test_files_are_refused_before_the_work_and_named_after_it(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     work = ["partition", "no.graph", "-k", "2"]  # an error of the work would name this
@@ -146,6 +139,7 @@ def test_what_a_command_line_means(capsys, monkeypatch):
     for line, code, said in (
         ("help allocate", 0, "usage: python -m lb_mpi allocate "),
         ("help", 0, "usage: python -m lb_mpi COMMAND"),
+        ("", 0, "commands, each with --help"),
         ("-V", 0, f"lb_mpi {lb_mpi.__version__}\n"),
         ("--version", 0, f"lb_mpi {lb_mpi.__version__}\n"),
         ("alocate --tasks 3", 2, "COMMAND = 'alocate': expected run, profile, report, "),

@@ -218,33 +218,6 @@ def test_a_host_that_falls_silent_ends_the_run_and_is_named(lab, monkeypatch, ca
     assert "host two is gone: no sign of life for 4 s" in capfd.readouterr().err
 
 
-# Rank 0 tells of a save, and stops the host.py of this machine for a while: the child of launch/run called so.
-STOPS_HERE = f"""
-import os, signal, sys, time
-sys.path.insert(0, {str(ROOT)!r})
-from lb_mpi import signs
-from lb_mpi.cli.run.host import children
-signs.saved(1)
-time.sleep(1.0)
-parent = lambda pid: int(open(f"/proc/{{pid}}/stat").read().rpartition(")")[2].split()[1])
-run = parent(parent(os.getppid()))
-(host,) = [pid for pid in children(run) if b"host" in open(f"/proc/{{pid}}/cmdline", "rb").read().split(b"\\0")]
-os.kill(host, signal.SIGSTOP)
-time.sleep(3.0)
-os.kill(host, signal.SIGCONT)
-"""
-
-
-def test_this_machine_is_not_gone_when_it_is_silent(lab, monkeypatch, capfd):
-    monkeypatch.setattr(watch, "SIGN_S", 1.0)
-    monkeypatch.setattr(watch, "ASK_S", 0.1)
-    arguments = lab.arguments(socket.gethostname(), "--restarts", "1", "--", sys.executable, "-c", STOPS_HERE)
-    code = commands.main("run", arguments, "run")
-    err = capfd.readouterr().err
-    assert code == 0, err
-    assert " is gone: " not in err
-
-
 def test_other_output_of_a_host_is_not_an_answer(monkeypatch):
     monkeypatch.chdir(ROOT)
     lines = ["lb_mpi {", "lb_mpi {}", 'lb_mpi end {"rank": 1}', "lb_mpi alive x", "lb_mpi state []"]
@@ -253,6 +226,14 @@ def test_other_output_of_a_host_is_not_an_answer(monkeypatch):
     with watch.Watch(["far"], ["sh", "-c", f"{script}exit 3"], sys.executable, "run-id") as one:
         assert one.reach() == {"far": r"host far: \x1b[2Jhi (exit code 3)"}
         assert one.ends() == one.states() == []
+
+
+def test_this_machine_is_not_gone_when_it_is_silent(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    with watch.Watch([socket.gethostname()], ["false"], sys.executable, "run-id") as one:
+        assert list(one.reach().values()) == []
+        monkeypatch.setattr(watch, "SIGN_S", -1.0)
+        assert one.lost() == []
 
 
 def test_while_launch_run_was_stopped_no_host_was_silent(monkeypatch):
