@@ -7,10 +7,11 @@ import sys
 
 import pytest
 
+from lb_mpi.cli import run as commands
 from lb_mpi.cli.cluster import cluster as cluster_commands
 from lb_mpi.cli.cluster.cluster import EmulatedCluster, wanted_hosts
 from lb_mpi.cli.cluster.network import Switch
-from lb_mpi.cli.run import commands, processes
+from lb_mpi.cli.run import processes
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.errors import ClusterError
 from tests.process.emulation import (

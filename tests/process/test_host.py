@@ -11,7 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from lb_mpi import signs
-from lb_mpi.cli.run import commands, processes, rank
+from lb_mpi.cli import run as commands
+from lb_mpi.cli.run import processes, rank
 from lb_mpi.cli.run.lines import End, RankState, line_of, printable, read
 from tests.process.started import LIMIT_S, started
 from tools.environment import ROOT

@@ -8,7 +8,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run import processes
-from lb_mpi.cli.run.host import MOVED_BYTES, SHARE, Idle, Used, _used
+from lb_mpi.cli.run.host import MOVED_BYTES, SHARE, QuietTimes, Used, _used
 from tests.process.mishaps import DONE, HOST, run
 from tests.process.started import needs_mpiexec, started
 
@@ -65,12 +65,13 @@ def seen(turns):
 
 
 def test_a_rank_that_takes_turns_or_computes_makes_progress():
-    idle = Idle(0.0)
+    quiet = QuietTimes(0.0)
 
     def idle_s(now, turns, used):
-        away_s, idle_s = idle.away_and_idle_s(now, seen(turns), used)
-        assert away_s == (now if turns == 1 else now - 6.0) - (turns == 1)  # from the second and the first turn on
-        return idle_s
+        times = quiet.times(now, seen(turns), used)
+        assert times["away_s"] == (now if turns == 1 else now - 6.0) - (turns == 1)  # from the second and the first turn on
+        assert times["stopped_s"] == (times["idle_s"] if used.stopped else 0.0)
+        return times["idle_s"]
 
     assert idle_s(1.0, 1, Used(0.0)) == 0.0
     assert idle_s(5.0, 1, Used(0.0)) == 4.0

@@ -3,7 +3,6 @@
 import math
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,6 @@ from lb_mpi import status
 from lb_mpi.cli.report import live
 from lb_mpi.cli.report.live import totals, words
 from lb_mpi.cli.report.run import assemble
-from lb_mpi.cli.run import progress
 from lb_mpi.cli.run.progress import followed
 from lb_mpi.record.events import Driver, Phase, Step, Way
 from lb_mpi.record.record import Record
@@ -117,27 +115,3 @@ def test_it_ends_with_the_run(tmp_path, capsys, monkeypatch):
     live.follow(tmp_path)
     said = capsys.readouterr()
     assert [line.partition(":")[0] for line in said.err.splitlines()] == ["4 s", "8 s", "9 s"]
-
-
-def test_the_folder_of_records_is_gone_before_its_files_are(tmp_path, monkeypatch):
-    removed = []
-
-    def remove(path, *, ignore_errors):
-        removed.append((path, ignore_errors))
-
-    monkeypatch.setattr("shutil.rmtree", remove)
-    with progress.scratch(str(tmp_path)) as folder:
-        Path(folder, "rank0.lbrec").touch()
-    ((other, ignores),) = removed
-    assert ignores
-    assert not Path(folder).exists()
-    assert [one.name for one in Path(other).iterdir()] == ["rank0.lbrec"]
-
-
-def test_the_records_of_a_process_that_was_killed_are_removed(tmp_path):
-    make = "import os, sys; from lb_mpi.cli.run.progress import scratch"
-    script = f"{make}\nwith scratch(sys.argv[1]): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT).returncode == -9
-    (left,) = tmp_path.iterdir()
-    with progress.scratch(str(tmp_path)) as first, progress.scratch(str(tmp_path)) as second:
-        assert {*tmp_path.iterdir()} == {Path(first), Path(second)} - {left}

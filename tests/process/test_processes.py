@@ -1,10 +1,8 @@
 """What can't be ended, what is interrupted while it starts, and what an MPI that is killed leaves behind."""
 
-import contextlib
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -168,30 +166,3 @@ def test_the_folder_of_an_mpiexec_that_was_killed_is_removed(tmp_path, monkeypat
             process.wait()
         processes.end(run_id, process)
     assert {path.name for path in tmp_path.iterdir()} == {"elsewhere", f"ompi.{os.getpid()}"}
-
-
-def test_the_folder_of_a_daemon_that_died_with_its_host_is_removed(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with subprocess.Popen(["true"]) as process:
-        process.wait()
-    here, pids = socket.gethostname(), {"dead": process.pid, "alive": os.getpid()}
-    for host, name in ((here, "dead"), (here, "alive"), ("elsewhere", "dead")):
-        pid = pids[name] + (host != here)
-        (tmp_path / f"prted.{pid}").mkdir()
-        (tmp_path / f"prted.{pid}" / f"pmix.{host}.tool.{pid}").touch()
-    (tmp_path / "prted.name").mkdir()
-    (tmp_path / "prted.name" / f"pmix.{here}.tool.name").touch()
-    (tmp_path / "prted.none").mkdir()
-    scan = os.scandir
-
-    def scandir(path):
-        with scan(path) as entries:
-            found = list(entries)
-        if str(path) == str(tmp_path):  # another run removes a folder just after it was listed
-            (tmp_path / "prted.none").rmdir()
-        return contextlib.nullcontext(found)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "scandir", scandir)
-        processes.remove_sessions([])
-    assert {path.name for path in tmp_path.iterdir()} == {f"prted.{os.getpid()}", f"prted.{process.pid + 1}", "prted.name"}

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import commands, processes, watch
+from lb_mpi.cli import run as commands
+from lb_mpi.cli.run import processes, watch
 from lb_mpi.cli.run.host import children
 from lb_mpi.record.record import read
 from tests.process.lab import ROOT, Lab, gone, mpi_library, script, until

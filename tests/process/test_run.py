@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lb_mpi.cli.run import commands, mpiexec, processes, start, watch
+from lb_mpi.cli import run as commands
+from lb_mpi.cli.run import mpiexec, processes, start, watch
 from lb_mpi.cli.run.hosts import Host
 from lb_mpi.cli.run.mpiexec import Mpiexec, command, identify
 from lb_mpi.cli.run.start import fill
@@ -154,6 +155,7 @@ def test_mpiexec_of_another_library(lab, library):
     ("one", ["nosuchprogram"], "error: nosuchprogram: not found: expected a command\n"),
     ("one", ["apps/maze.py"], "apps/maze.py: Permission denied: expected a command, as in `python apps/maze.py`\n"),
     ("one", [], "expected a PROGRAM, or --check"),
+    ("one", ["--progress", "true"], "--progress with --hosts: expected also --record FOLDER, which all hosts see"),
 ])  # fmt: skip
 def test_mistakes(lab, hosts, more, says):
     code, out, err = lab.run(hosts, *more)

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from lb_mpi.cli.run import commands, hangs, processes
+from lb_mpi.cli import run as commands
+from lb_mpi.cli.run import hangs, processes
 from lb_mpi.cli.run.lines import RankState
 from tests.process.lab import ROOT, script
 from tests.process.started import needs_mpiexec

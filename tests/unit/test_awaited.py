@@ -6,7 +6,7 @@ import pytest
 
 from lb_mpi import signs
 from lb_mpi.cli.run.hangs import PATIENCE, awaited, stopped
-from lb_mpi.cli.run.host import ASLEEP, Waiting
+from lb_mpi.cli.run.host import ASLEEP, QuietTimes, Used
 from lb_mpi.cli.run.lines import RankState
 
 HANG_S = 8.0
@@ -90,13 +90,14 @@ def test_a_rank_hangs_that_is_stopped():
 
 
 def test_a_rank_sleeps_that_is_asleep_most_of_the_time():
-    waiting = Waiting(0.0)
+    quiet = QuietTimes(0.0)
     asleep_s = 0.0
 
     def sample(now: float, slept_s: float, phase: str = MAP) -> float:
         nonlocal asleep_s
         asleep_s += slept_s
-        return waiting.waits_s(now, signs.Seen(0, 0, 0, os.getpid(), 0, phase, asleep_s=asleep_s))
+        seen = signs.Seen(0, 0, 0, os.getpid(), 0, phase, asleep_s=asleep_s)
+        return quiet.times(now, seen, Used(0.0))["waits_s"]
 
     assert sample(1.0, 0.9) == 0.0  # from here on it is in a call
     assert sample(1.1, 0.0) == pytest.approx(0.1)  # too soon for a share

@@ -27,8 +27,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from lb_mpi.checks import emulated_speeds
+from lb_mpi.cli import run as launch
 from lb_mpi.cli.cluster.network import MTU, need, run, start_daemon
-from lb_mpi.cli.run import commands, processes
+from lb_mpi.cli.run import processes
 from lb_mpi.cli.run.command import Parser, say
 from lb_mpi.cli.run.hosts import Host, format_hosts, read_hosts
 from lb_mpi.cli.run.options import add_slow_ranks
@@ -139,7 +140,7 @@ class EmulatedCluster(NamedTuple):
         for namespace in (switch, *namespaces):
             _ip("netns", "add", namespace)
         if delay_s > 0:
-            start_daemon(commands.argv(sys.executable, "switch", str(delay_s), switch, *namespaces))
+            start_daemon(launch.argv(sys.executable, "switch", str(delay_s), switch, *namespaces))
         else:
             _ip("-n", switch, "link", "add", "br0", "type", "bridge")
             _ip("-n", switch, "link", "set", "br0", "up")
@@ -171,7 +172,7 @@ class EmulatedCluster(NamedTuple):
     def run(self, arguments: Sequence[str]) -> NoReturn:
         """Become `launch/run` on the first host."""
         enter, ssh = self.folder / "enter", self.folder / "bin"
-        start = commands.argv(sys.executable, "run", "--hosts", str(self.folder / "hosts.txt"), "--emulated", *arguments)
+        start = launch.argv(sys.executable, "run", "--hosts", str(self.folder / "hosts.txt"), "--emulated", *arguments)
         env = {**os.environ, "PATH": f"{ssh}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
         os.execve(enter, [str(enter), self.hosts[0].name, *start], env)
 
@@ -254,7 +255,7 @@ def main(options: argparse.Namespace) -> int:
     if not re.fullmatch("[a-z0-9]{1,20}", options.name):
         raise ValueError(f"--name {options.name!r}: expected at most 20 lower-case letters and digits")
     if options.command == "run" and {"-h", "--help"} & {*itertools.takewhile("--".__ne__, options.passed_on)}:
-        return commands.main("run", ["--help"], f"{options.prog} run")
+        return launch.main("run", ["--help"], f"{options.prog} run")
     if options.command == "list":
         return say("".join(f"{name}\n" for name in names()))
     with processes.interruptible("cluster: "):

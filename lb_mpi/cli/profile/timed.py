@@ -67,11 +67,10 @@ class Recorder:
     def __init__(self, world: MPI.Intracomm) -> None:
         self.calls = Calls()
         self._here = str(Path.cwd()) + "/"
-        self.current: TimedCall | None = None  # in MPI
+        self.current: TimedCall | None = None
         self.threads = False  # others have made calls, which are not timed
         self._world = world.Get_group()
         self._thread = threading.get_ident()
-        self._busy = False
         self.began = _now()  # of the program
 
     def elsewhere(self) -> bool:
@@ -79,11 +78,11 @@ class Recorder:
         if threading.get_ident() != self._thread:
             self.threads = True
             return True
-        return self._busy
+        return self.current is not None
 
     def enter(self, call: TimedCall, args: Args, kwargs: Kwargs) -> None:
         """Begin a call with these arguments, and find for whom it waits, or its request will."""
-        self._busy, call.entered = True, _now()
+        self.current, call.entered = call, _now()
         kind = call.kind
         if kind.collective is not None:
             call.awaits = Posted(stream=self.known(args[0]).stream)
@@ -97,7 +96,6 @@ class Recorder:
             call.awaits = Posted(self.peer(args[0], rank))
         elif kind.whom != NOBODY:
             call.awaits = Posted(kind.whom)
-        self.current = call
 
     def leave(self, call: TimedCall) -> None:
         """End a call."""
@@ -110,7 +108,6 @@ class Recorder:
         elif stream is not None and awaits.index >= 0:
             stream.waited(awaits.index, call.entered, now, call.number)
             awaits.index = -1
-        self._busy = False
 
     def stop(self) -> tuple[int, int]:
         """End the call in progress, if any; return the nanoseconds since the program's start, and those outside of MPI."""

@@ -14,4 +14,29 @@ A rank itself reports in a page of memory (`lb_mpi.signs`), which host.py reads.
 on hosts and with interpreters on which nothing has been checked yet.  So they read /proc, without psutil.
 
 Other commands use command.py (a `Command`, and how it is executed), options.py, hosts.py (hostfiles) and processes.py.
+
+`python lb_mpi/cli/run NAME ARGUMENTS` works on any host that sees the folder, whether or not lb_mpi is installed there.
 """
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+INTERNAL = {"host": "run.host.main", "rank": "run.rank.main", "switch": "cluster.network.switch"}  # that no user calls
+
+
+def main(name: str, arguments: Sequence[str], prog: str) -> int:
+    """Run the command `name`, called `prog` in its messages; return its exit code."""
+    if name not in INTERNAL:
+        table = importlib.import_module("lb_mpi.cli.commands")
+        return int(table.execute(table.COMMANDS[name], arguments, prog))
+    module, _, function = INTERNAL[name].rpartition(".")
+    return int(getattr(importlib.import_module(f"lb_mpi.cli.{module}"), function)(arguments))
+
+
+def argv(python: str, name: str, *arguments: str) -> list[str]:
+    """Return the command line that starts the command `name` with the interpreter `python`.
+
+    PYTHONPATH and installed packages are meant for the program, so its wrappers ignore them (-I, -S).
+    """
+    return [python, "-I", "-S", str(Path(__file__).resolve().parent), name, *arguments]

@@ -59,44 +59,34 @@ class Used(NamedTuple):
     on_disk: bool = False  # one of them waits for a disk or a file server
 
 
-class Idle:
-    """Measure how long a rank has been away, without a turn; and idle: also at most `SHARE` of a core, no input or output.
+class QuietTimes:
+    """Measure how long a rank has been quiet, in seconds, as `RankState` has them.
 
-    Being stopped or continued begins a new time.  A rank that has ended doesn't hang.
+    away : without a turn; idle : also at most `SHARE` of a core, no input or output; waits : mostly asleep in lb_mpi, in
+    calls, where it waits for others, or in no call.  Being stopped or continued begins a new time.  A rank that has ended
+    doesn't hang.
     """
 
     def __init__(self, now: float) -> None:
-        self._away = self._since = now
-        self._turns, self._used = 0, Used(0.0)
+        self._turned = self._active = self._awake = self._polled = now
+        self._turns, self._used, self._asleep_s, self._in_call = 0, Used(0.0), 0.0, False
 
-    def away_and_idle_s(self, now: float, seen: signs.Seen, used: Used) -> tuple[float, float]:
-        """Return the seconds away, and the idle ones, at this sample."""
-        computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._since)
+    def times(self, now: float, seen: signs.Seen, used: Used) -> dict[str, float]:
+        """Return the times at this sample."""
+        computed = abs(used.cpu_s - self._used.cpu_s) > SHARE * (now - self._active)
         moved = used.on_disk or abs(used.moved_bytes - self._used.moved_bytes) >= MOVED_BYTES
-        stops = used.stopped != self._used.stopped
-        if seen.turns != self._turns:
-            self._away = now
-        if seen.turns != self._turns or computed or moved or stops or used.gone:
-            self._since, self._turns, self._used = now, seen.turns, used
-        return now - self._away, now - self._since
-
-
-class Waiting:
-    """Measure how long a rank has been mostly asleep in lb_mpi: in calls, where it waits for others, or in no call."""
-
-    def __init__(self, now: float) -> None:
-        self._since = self._polled = now
-        self._asleep_s = 0.0
-        self._in_call = False
-
-    def waits_s(self, now: float, seen: signs.Seen) -> float:
-        """Return the waiting seconds at this sample."""
+        if turned := seen.turns != self._turns:
+            self._turned = now
+        if turned or computed or moved or used.stopped != self._used.stopped or used.gone:
+            self._active, self._turns, self._used = now, seen.turns, used
         if (passed_s := now - self._polled) >= POLL_S:
             in_call = bool(seen.phase)
             if in_call != self._in_call or seen.asleep_s - self._asleep_s < ASLEEP * passed_s:
-                self._since = now
+                self._awake = now
             self._polled, self._asleep_s, self._in_call = now, seen.asleep_s, in_call
-        return now - self._since
+        idle_s = now - self._active
+        return {"away_s": now - self._turned, "idle_s": idle_s, "waits_s": now - self._awake,
+            "stopped_s": idle_s if used.stopped else 0.0}  # fmt: skip
 
 
 class Rank:
@@ -104,17 +94,12 @@ class Rank:
 
     def __init__(self, number: str, pid: int, file: int) -> None:
         self.number, self._pid, self._file = number, pid, file
-        now = time.monotonic()
-        self._idle, self._waiting = Idle(now), Waiting(now)
-        self._host = socket.gethostname()
+        self._quiet, self._host = QuietTimes(time.monotonic()), socket.gethostname()
 
     def state(self) -> RankState:
         """Return its state; its last report outlives the rank."""
         seen, used = self._seen(), _used(self._pid)
-        now = time.monotonic()
-        away_s, idle_s = self._idle.away_and_idle_s(now, seen, used)
-        times = {"idle_s": idle_s, "away_s": away_s, "waits_s": self._waiting.waits_s(now, seen)}
-        times["stopped_s"] = idle_s if used.stopped else 0.0
+        times = self._quiet.times(time.monotonic(), seen, used)
         return RankState(
             self.number, self._host, seen.phase, seen.n_saved, seen.saved, bool(seen.saves_pid), seen.spoke,
             at_end=seen.at_end,
@@ -245,14 +230,12 @@ class Side:
         if uid == os.getuid():
             with contextlib.suppress(ValueError):  # junk
                 if files:
-                    self._begin(read(Begin, data).rank, pid, files.pop(0))
+                    number = read(Begin, data).rank
+                    self._ranks[number] = Rank(number, pid, files.pop(0))
                 else:
                     self._end(read(End, data))
         for file in files:
             os.close(file)
-
-    def _begin(self, number: str, pid: int, file: int) -> None:
-        self._ranks[number] = Rank(number, pid, file)
 
     def _end(self, end: End) -> None:
         if end.rank in self._ranks:

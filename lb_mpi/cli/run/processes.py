@@ -18,7 +18,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -206,13 +205,16 @@ def raise_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-_FIRST = {"pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF}  # the machine's namespaces: PROC_PID_INIT_INO, .. of Linux
+_FIRST = {"user": 0xEFFFFFFD, "pid": 0xEFFFFFFC, "ipc": 0xEFFFFFFF}  # the machine's: PROC_USER_INIT_INO, .. of Linux
 
 
 def _sees_all() -> bool:
-    """Return whether all users of /dev/shm are in /proc: not in a container that shares it with the machine (--ipc=host)."""
+    """Return whether this user's processes that have /dev/shm are in /proc, and can be inspected.
+
+    In a namespace of users they can't, and a container may share it with the machine (--ipc=host).
+    """
     own = {name: os.stat(f"/proc/self/ns/{name}").st_ino == first for name, first in _FIRST.items()}
-    return own["pid"] or not own["ipc"]
+    return own["user"] if own["pid"] else not own["ipc"]
 
 
 def remove_orphans() -> None:
@@ -220,8 +222,6 @@ def remove_orphans() -> None:
 
     A starting rank has its segment open until it has mapped it.  So the list is made first, then open files are searched,
     then mappings: a segment in use is found in one of the two.
-
-    In a user namespace, this user's processes outside are invisible, so no segment counts as an orphan there.
     """
     unused = {path for path in _listed() if _is_ours(path, _BEGAN_S)} if _sees_all() else set()
     for used_by in (_opened, mapped):
@@ -233,17 +233,8 @@ def remove_orphans() -> None:
 
 
 def remove_sessions(pids: Iterable[int]) -> None:
-    """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons.
-
-    Those of daemons of this user and host that were killed before, with all that watched them, are removed, too.
-    """
-    temporary = Path(tempfile.gettempdir())
-    folders = {temporary / f"{name}.{pid}" for pid in pids for name in ("ompi", "prted")}
-    for folder in temporary.glob("prted.*"):  # any of them may be removed by another process meanwhile
-        pid = folder.name.partition(".")[2]
-        if pid.isdecimal() and (folder / f"pmix.{socket.gethostname()}.tool.{pid}").exists() and not is_alive(int(pid)):
-            folders.add(folder)
-    for folder in folders:
+    """Remove the folders of those processes, which have ended, that were Open MPI's mpiexec or daemons."""
+    for folder in (Path(tempfile.gettempdir(), f"{name}.{pid}") for pid in pids for name in ("ompi", "prted")):
         if _is_ours(folder):
             shutil.rmtree(folder, ignore_errors=True)  # follows no link
 
@@ -267,11 +258,7 @@ def _opened(process: Path) -> set[Path]:
         for file in (process / "fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.add(Path(os.readlink(file)))
-    except PermissionError:
-        # A process that can't be inspected may be outside this user namespace, and may have any segment open.
-        outside = (_PROC / "self" / "uid_map").read_text().split()[2] != "4294967295"
-        return set(_listed()) if outside and _is_ours(process) else set()
-    except OSError:  # ended meanwhile
+    except OSError:  # ended meanwhile, or another user's
         pass
     return found
 

@@ -1,21 +1,14 @@
-"""The folder of a run's records, and a separate process that shows its progress from them."""
+"""The records of a run: a separate process that shows its progress from them, and how old ones are removed."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from lb_mpi.cli.run import processes
-
-PREFIX = ".lb_mpi-progress-"  # of a folder for records that nobody wants to keep
 END_S = 3.0  # for the process to exit and restore the terminal
 
 
@@ -38,45 +31,6 @@ def followed(folder: str) -> Iterator[None]:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
-
-
-@contextlib.contextmanager
-def scratch(parent: str) -> Iterator[str]:
-    """Make a folder in `parent` for records that nobody wants to keep, and remove it.
-
-    It disappears at once: a rank that ends meanwhile finds no folder, rather than a folder without its file, and is silent.
-    Those that killed processes of this user and host have left in `parent` are removed, too.
-    """
-    for left in Path(parent).glob(f"{PREFIX}{socket.gethostname()}-*-*"):
-        pid = left.name.split("-")[-2]
-        with contextlib.suppress(OSError, ValueError):
-            if left.lstat().st_uid == os.geteuid() and not processes.is_alive(int(pid)):
-                shutil.rmtree(left, ignore_errors=True)  # follows no link
-    folder = tempfile.mkdtemp(prefix=f"{PREFIX}{socket.gethostname()}-{os.getpid()}-", dir=parent)
-    try:
-        yield folder
-    finally:
-        gone = f"{folder}.removed"
-        with contextlib.suppress(OSError):
-            os.rename(folder, gone)
-        shutil.rmtree(gone, ignore_errors=True)  # on a host that is gone, a rank may still write there
-
-
-@contextlib.contextmanager
-def recorded(folder: str) -> Iterator[None]:
-    """Make the folder of a run's records, in which no other run may record meanwhile; BlockingIOError if one does."""
-    os.makedirs(folder, exist_ok=True)
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BlockingIOError(error.errno, "another run is recorded there", folder) from None
-        except OSError:  # the file server locks no folders
-            pass
-        yield
-    finally:
-        os.close(file)
 
 
 def remove_records(folder: str) -> None:

@@ -16,18 +16,20 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lb_mpi.cli.run import commands, processes
+from lb_mpi.cli.run import argv as argv_of
+from lb_mpi.cli.run import processes
 from lb_mpi.cli.run.command import NOT_FOUND, Mistake, Parser
 from lb_mpi.cli.run.hangs import AT_END, PATIENCE, FirstSigns, Hang, awaited, stopped
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
-from lb_mpi.cli.run.progress import followed, recorded, remove_records, scratch
+from lb_mpi.cli.run.progress import followed, remove_records
 from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import POLL_S, SSH, Watch, is_here
@@ -76,7 +78,7 @@ def add_arguments(parser: Parser) -> None:
         help="write a record of the run (after a restart: of the last start) to FOLDER, for python -m lb_mpi report FOLDER")
     parser.add_argument("--progress", action="store_true",
         help="show during the run how much is done, and how busy the ranks are, in a line that changes; without a terminal, "
-        "print a line every ten seconds")
+        "print a line every ten seconds. With --hosts, this needs --record")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM", help="program to run on each rank")
 
 
@@ -96,13 +98,15 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
             raise ValueError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")
     with contextlib.ExitStack() as stack:
         record = options.record or None
-        if options.progress and record is None:  # here, where all hosts see it
-            record = stack.enter_context(scratch(os.getcwd()))
+        if options.progress and record is None:
+            if options.hosts:
+                raise ValueError("--progress with --hosts: expected also --record FOLDER, which all hosts see")
+            record = stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True))
         job = MpiJob(options, program, record)
         if record is not None:
-            stack.enter_context(recorded(record))
-        if options.progress and record is not None:
-            stack.enter_context(followed(record))
+            os.makedirs(record, exist_ok=True)
+            if options.progress:
+                stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
         while not isinstance(outcome := job.start(before), int):
             decision = decide(outcome, n_restarts, options.restarts, before)
@@ -187,12 +191,12 @@ class MpiJob:
     def argv(self, ranks: Sequence[int], env: Mapping[str, str], link: Path | None = None) -> list[str]:
         """Return the command line up to the program: mpiexec, rank.py, and a throttle on emulated hosts."""
         argv = command(self.mpi, self.hosts, ranks, env, link)
-        rank = commands.argv(self.python, "rank")
+        rank = argv_of(self.python, "rank")
         if not self.options.emulated:
             return argv + rank
         free = ["--bind-to", "none"] if self.mpi.is_open_mpi else []  # each host would take the same core first
         speeds = ",".join(f"{self.hosts[index].speed:g}" for index in ranks)
-        return [*argv, *free, *rank, *commands.argv(sys.executable, "throttle"), "--speeds", speeds]
+        return [*argv, *free, *rank, *argv_of(sys.executable, "throttle"), "--speeds", speeds]
 
     def assigned(self, watch: Watch, before: Outcome | None) -> list[int]:
         """Wait for the hosts; return the host of each rank; [], with printed reasons, if the program can't be started."""

@@ -14,9 +14,9 @@ import socket
 import subprocess
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from lb_mpi.cli.run.commands import argv
+from lb_mpi.cli.run import argv
 from lb_mpi.cli.run.lines import End, RankState, Stack, parse, printable, read
 
 # The first match wins: the message about a changed key ends like that about an unknown one.
@@ -198,12 +198,16 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
             if connection.ended() is not None:  # no more output will come
                 self._ready.unregister(connection)
 
+    def _listen_until(self, done: Callable[[], bool], seconds: float) -> None:
+        """Listen until `done`, for at most `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not done() and time.monotonic() < deadline:
+            self._listen(POLL_S)
+            time.sleep(0.01)  # a host that is ending is ready at once
+
     def reach(self) -> dict[str, str]:
         """Wait until all hosts have reported what they have; return a line, by name, for each host with a problem."""
-        deadline = time.monotonic() + REACH_S
-        while any(not one.facts and one.ended() is None for one in self._all) and time.monotonic() < deadline:
-            self._listen(POLL_S)
-            time.sleep(0.01)
+        self._listen_until(lambda: all(one.facts or one.ended() is not None for one in self._all), REACH_S)
         return {one.name: line for one in (self.here, *self.hosts) if (line := self._problem(one))}
 
     def watch_only(self, names: Iterable[str]) -> None:
@@ -256,25 +260,23 @@ class Watch(contextlib.AbstractContextManager["Watch"]):
 
     def stack(self, rank: str, wait_s: float) -> str:
         """Return the Python stack of a rank, or "" after `wait_s` seconds; a stopped rank is continued for that."""
-        deadline = time.monotonic() + wait_s
         asked = [one for one in self._all if rank in one.states]
         for one in asked:
             one.stacks.pop(rank, None)
             one.send(f"stack {rank}")
-        while not (found := [one.stacks[rank] for one in asked if rank in one.stacks]) and time.monotonic() < deadline:
-            self._listen(POLL_S)
-        return found[0] if found else ""
+        self._listen_until(lambda: any(rank in one.stacks for one in asked), wait_s)
+        return next((one.stacks[rank] for one in asked if rank in one.stacks), "")
 
     def hear(self, seconds: float) -> list[str]:
         """Ask all hosts for news, for at most `seconds`; return the names of those that have not answered by then."""
-        deadline, asked = time.monotonic() + seconds, self._ask()
-        while True:
-            self._listen(0.0)
+        asked = self._ask()
+
+        def late() -> list[str]:
             expected = [one for one in self.hosts if one.name not in self._gone and one.ended() is None]
-            late = [one.name for one in expected if one.answered < asked]
-            if not late or time.monotonic() > deadline:
-                return late
-            time.sleep(POLL_S)
+            return [one.name for one in expected if one.answered < asked]
+
+        self._listen_until(lambda: not late(), seconds)
+        return late()
 
     def silent(self) -> list[str]:
         """Return a line for each host that is gone, or gives no sign of life when asked."""
