@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.cli.report.run import Run, Settings, spans, worked_s
+from lb_mpi.cli.report.run import Advice, Prediction, Run, spans, worked_s
 from lb_mpi.cli.simulate.rows import Cluster
 from lb_mpi.cli.simulate.tasks import SimulatedPool
 from lb_mpi.diffusion.setup import ROWS_SCHEMES
@@ -27,7 +27,6 @@ from lb_mpi.graph import Floats, Graph
 from lb_mpi.pooling.deal import deal
 from lb_mpi.record.events import Driver
 from lb_mpi.record.record import Rows, Stored
-from lb_mpi.table import Table
 
 SEEDS = 3  # number of seeds per prediction
 BUSY = 0.9  # on a busy machine, ranks at work have less of a core than this
@@ -52,51 +51,6 @@ class Replayed(NamedTuple):
     notes: list[str]  # on what is unknown, in words
     core_share: Floats = np.ones(1)  # (P,) see `core_share`
     talk_s: float = 0.0  # of messages between ranks, in the recorded run
-
-
-class Prediction(NamedTuple):
-    """The predicted time of one way to run the program."""
-
-    what: str
-    predicted_s: float
-    spread_s: float  # from the smallest to the largest prediction
-    change: str  # as of the variant
-
-
-class Advice(NamedTuple):
-    """All advice on one driver's part of the run."""
-
-    driver: str
-    measured_s: float
-    conclusion: str  # in a line
-    doubt: str  # why its predictions mean nothing; "": they do
-    ways: list[Prediction]  # the first is the recorded run; the others, the fastest first
-    notes: list[str]  # on its reliability, in words
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it ready for JSON."""
-        ways = [way._asdict() for way in self.ways]
-        return {
-            "driver": self.driver, "measured_s": self.measured_s, "conclusion": self.conclusion,
-            "reliable": not self.doubt, "ways": ways, "notes": self.notes,
-        }  # fmt: skip
-
-    def table(self) -> Settings:
-        """Return it in words and a table."""
-        words = f"{self.driver}: {self.conclusion}"
-        if self.doubt:
-            return Settings(words, None, [])
-        cells = [
-            (way.what, f"{way.predicted_s:.3f} s", _part(100.0 * way.spread_s, way.predicted_s, ".1f", " %"),
-             _part(way.predicted_s, self.measured_s, ".2f", "x"), way.change)
-            for way in self.ways
-        ]  # fmt: skip
-        header = (f"{self.driver}: {self.measured_s:.3f} s", "predicted", "spread", "ratio", "change")
-        return Settings(words, Table(header, cells, words=(0, 4)), self.notes)
-
-
-def _part(one: float, whole: float, digits: str, unit: str) -> str:
-    return f"{one / whole:{digits}}{unit}" if whole else ""
 
 
 def advise(replayed: Replayed, progress: Progress) -> Advice:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lb_mpi.cli.advice import gain, predictions
 from lb_mpi.cli.report.page import page
-from lb_mpi.cli.report.run import Settings, gather, headline, of_ranks, times
+from lb_mpi.cli.report.run import Advice, gather, headline, of_ranks, times
 from lb_mpi.cli.report.trace import trace
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import PATIENCE_S, deliver, output, written
@@ -35,9 +35,7 @@ def report(options: argparse.Namespace) -> Output:
         predicted, why = predictions(found, line.show)
     longest = max(predicted, key=lambda one: one.measured_s, default=None)
     head = headline(found, *gain(predicted), "" if longest is None else f"{longest.conclusion}.")
-    settings = [one.table() for one in predicted]
-    text = page(found, head, [*settings, *(Settings(words, None, []) for words in why)])
-    deliver(options.output, text)
+    deliver(options.output, page(found, head, predicted, why))
     if options.trace is not None:
         deliver(options.trace, json.dumps(trace(found), separators=(",", ":")))
     figures = {
@@ -50,10 +48,10 @@ def report(options: argparse.Namespace) -> Output:
         "file": options.output,
         "trace": options.trace,
     }
-    return Output(figures, _describe(figures, settings))
+    return Output(figures, _describe(figures, predicted))
 
 
-def _describe(answer: dict[str, Any], settings: Sequence[Settings]) -> list[str]:
+def _describe(answer: dict[str, Any], predicted: Sequence[Advice]) -> list[str]:
     gain, trace_file, next_step = answer["gain"], answer["trace"], answer["next_step"]
     ranks = of_ranks(answer["recorded"], answer["ranks"])
     bound = "not known" if answer["bound_s"] is None else f"{answer['bound_s']:.3f} s"
@@ -67,15 +65,19 @@ def _describe(answer: dict[str, Any], settings: Sequence[Settings]) -> list[str]
         else "parallel efficiency {:.1%} = load balance {:.1%} * communication {:.1%}".format(*efficiencies),
         answer["words"],
         f"Next: {next_step}" if next_step else "",
-        *(f"note: {note}" for note in answer["notes"]),
-        *(["With other settings:"] if settings else []),
-        *(line for one in settings for line in _describe_settings(one)),
-        *(f"note: {words}" for words in answer["not_predicted"]),
+        *_notes(answer["notes"]),
+        "With other settings:" if predicted else "",
+        *(line for one in predicted for line in _of_driver(one)),
+        *_notes(answer["not_predicted"]),
         *written(answer["file"]),
         f"{trace_file}: open it at https://ui.perfetto.dev" if written(trace_file) else "",
     ]  # fmt: skip
     return [line for line in lines if line]
 
 
-def _describe_settings(one: Settings) -> list[str]:
-    return [one.words, "" if one.ways is None else one.ways.fitted(), *(f"note: {note}" for note in one.notes)]
+def _of_driver(one: Advice) -> list[str]:
+    return [one.words] if one.doubt else [one.words, one.table().fitted(), *_notes(one.notes)]
+
+
+def _notes(words: Sequence[str]) -> list[str]:
+    return [f"note: {one}" for one in words]

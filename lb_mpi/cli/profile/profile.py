@@ -340,13 +340,11 @@ def _gain(profile: Profile) -> list[str]:
         return ["lb_mpi balances this program. Its lower bound: LB_MPI_RECORD=rec mpiexec ..., python -m lb_mpi report rec"]
     part = profile.balanced_s / max(profile.seconds, 1e-9)
     gain = f"would save at most {GAIN:.0%} of the time" if part > 1.0 - GAIN else f"would cut the time to {part:.0%}"
-    if len(set(profile.speeds)) > 1:
-        speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
-        more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
-        return [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {gain}"]
     if profile.speeds_from == "equal":
         return [f"if all ranks are equally fast, perfect balance {gain}"]
-    return [f"perfect balance {gain} (speeds {profile.speeds_from}: equal)"]
+    speeds = ", ".join(f"{speed:.2g}" for speed in profile.speeds[:MOST_NAMES_OF_SPEEDS])
+    more = ", .." * (len(profile.speeds) > MOST_NAMES_OF_SPEEDS)
+    return [f"perfect balance by speed ({speeds}{more}: {profile.speeds_from}) {gain}"]
 
 
 def _of_ranks(profile: Profile) -> Table:

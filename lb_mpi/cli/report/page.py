@@ -28,9 +28,9 @@ from lb_mpi.cli.report.run import (
     NO_CORE,
     SHORT,
     WAYS,
+    Advice,
     Headline,
     Run,
-    Settings,
     bounds,
     headline,
     matrix,
@@ -248,12 +248,12 @@ MOST_VALUES = 64  # ranks of a matrix whose numbers are in the page
 LIGHT = 0.3  # of the largest value: smaller ones have a light colour
 
 
-def page(run: Run, head: Headline | None = None, settings: Sequence[Settings] = ()) -> str:
-    """Return the page of a run, with this summary or one without predictions, and the times with other settings."""
+def page(run: Run, head: Headline | None = None, predicted: Sequence[Advice] = (), why: Sequence[str] = ()) -> str:
+    """Return the page of a run, with this summary or one without predictions, the times `predicted`, and why not others."""
     calls, moved = steps(run), {way: matrix(run, way) for way in Way}
     parts = [
         _head(run, head or headline(run)), _strips(run, timeline(run, slices(calls))), _calls(run, calls),
-        _moves(moved), _ranks(run, moved), _settings(settings), _machine(run),
+        _moves(moved), _ranks(run, moved), _settings(predicted, why), _machine(run),
     ]  # fmt: skip
     style, script = (resources.files("lb_mpi.cli.report").joinpath(name).read_text() for name in ("page.css", "page.js"))
     title = escape(_title(run.ranks[0].about.program))
@@ -468,13 +468,14 @@ def _ranks(run: Run, moves: Mapping[Way, Any]) -> str:
     )
 
 
-def _settings(settings: Sequence[Settings]) -> str:
+def _settings(predicted: Sequence[Advice], why: Sequence[str]) -> str:
     """Return the predicted times with other settings."""
-    parts = ["<h2>With other settings</h2>"] if settings else []
-    for one in settings:
-        parts.append(f"<p>{escape(one.words)}</p>" + ("" if one.ways is None else one.ways.html("tight")))
-        parts += [f'<p class="soft">{escape(note)}</p>' for note in one.notes]
-    return "".join(parts)
+    parts = ["<h2>With other settings</h2>"] if predicted or why else []
+    for one in predicted:
+        parts.append(f"<p>{escape(one.words)}</p>")
+        if not one.doubt:
+            parts += [one.table().html("tight"), *(f'<p class="soft">{escape(note)}</p>' for note in one.notes)]
+    return "".join([*parts, *(f"<p>{escape(words)}</p>" for words in why)])
 
 
 def _machine(run: Run) -> str:

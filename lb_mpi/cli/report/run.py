@@ -8,7 +8,7 @@ seconds, regardless of a rank's speed.  The lower bound also counts speeds: work
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,12 +186,51 @@ def _align(kept: list[Stored]) -> tuple[list[float], str]:
     return [float(np.mean([clock.offset_s for clock in one.clocks])) for one in kept], words
 
 
-class Settings(NamedTuple):
-    """Predicted times of a driver's calls with other settings."""
+class Prediction(NamedTuple):
+    """The predicted time of one way to run the program."""
 
-    words: str  # the conclusion
-    ways: Table | None  # None: the predictions mean nothing
-    notes: Sequence[str]
+    what: str
+    predicted_s: float
+    spread_s: float  # from the smallest to the largest prediction
+    change: str  # the lines to change; "": none to show
+
+
+class Advice(NamedTuple):
+    """All advice on one driver's part of the run."""
+
+    driver: str
+    measured_s: float
+    conclusion: str  # in a line
+    doubt: str  # why its predictions mean nothing; "": they do
+    ways: list[Prediction]  # the first is the recorded run; the others, the fastest first
+    notes: list[str]  # on its reliability, in words
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it ready for JSON."""
+        ways = [way._asdict() for way in self.ways]
+        return {
+            "driver": self.driver, "measured_s": self.measured_s, "conclusion": self.conclusion,
+            "reliable": not self.doubt, "ways": ways, "notes": self.notes,
+        }  # fmt: skip
+
+    @property
+    def words(self) -> str:
+        """The conclusion, with the driver."""
+        return f"{self.driver}: {self.conclusion}"
+
+    def table(self) -> Table:
+        """Return the ways as a table."""
+        cells = [
+            (way.what, f"{way.predicted_s:.3f} s", _part(100.0 * way.spread_s, way.predicted_s, ".1f", " %"),
+             _part(way.predicted_s, self.measured_s, ".2f", "x"), way.change)
+            for way in self.ways
+        ]  # fmt: skip
+        header = (f"{self.driver}: {self.measured_s:.3f} s", "predicted", "spread", "ratio", "change")
+        return Table(header, cells, words=(0, 4))
+
+
+def _part(one: float, whole: float, digits: str, unit: str) -> str:
+    return f"{one / whole:{digits}}{unit}" if whole else ""
 
 
 class Headline(NamedTuple):
