@@ -458,10 +458,10 @@ def _stored(about: About, found: Mapping[str, Any]) -> Stored:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"invalid snapshot ({error}): expected what this lb_mpi writes") from None
     of_steps = (stored.steps[name] for name in STEP.names or () if name not in MAYBE_UNKNOWN)
-    others = stored.flows["amount"], stored.tasks["seconds"], stored.costs, stored.under_way, stored.of, stored.open
+    others = stored.flows["amount"], stored.tasks["seconds"], stored.costs, stored.under_way, stored.of
     clocks = [number for clock in stored.clocks for number in clock]
     numbers = stored.until, stored.width_s, stored.seconds, *of_steps, *others, *clocks, *stored.progress
-    if not (stored.width_s > 0.0 and _plausible(*numbers)):
+    if not (stored.width_s > 0.0 and math.isfinite(stored.open) and _plausible(*numbers)):
         raise ValueError("invalid snapshot (numbers): expected finite seconds and amounts")
     if (stored.steps["driver"] >= len(Driver)).any():
         raise ValueError(f"invalid snapshot (driver): expected 0 to {len(Driver) - 1}")

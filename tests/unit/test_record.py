@@ -145,8 +145,9 @@ def test_the_first_clock_and_the_last_are_kept():
 def test_the_call_under_way_is_stored_until_it_is_over():
     record = Record(0.0)
     record.doing(7.0, 20.0)
+    record.bounded(3.0, 2.4e18)  # a load has any unit: leaves below a node of a tour through 20 cities
     known = read(file_of(record, 1.0))
-    assert (known.under_way, known.of) == (7.0, 20.0)
+    assert (known.under_way, known.of, known.best, known.open) == (7.0, 20.0, 3.0, 2.4e18)
     record.step(step(0))
     known = read(file_of(record, 2.0))
     assert (known.under_way, known.of) == (0.0, 0.0)
