@@ -25,7 +25,7 @@ import scipy
 from numpy.typing import ArrayLike, NDArray
 
 from lb_mpi import checks
-from lb_mpi.metrics import as_array, first_true
+from lb_mpi.metrics import as_array, check_sum, first_true
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Graph:
 
     Raises ValueError, which names the vertex or the edge, for arrays that do not describe such a graph: wrong lengths,
     neighbours outside 0..n-1, self-loops, parallel or one-sided edges, unequal weights at the two ends, weights that
-    are negative, NaN or infinite.  Raises TypeError for arrays of anything but numbers.
+    are negative, NaN or infinite, or whose sum is.  Raises TypeError for arrays of anything but numbers.
     """
 
     indptr: Ints  # (n+1,) positions in indices where the neighbours of each vertex begin
@@ -162,6 +162,8 @@ class Graph:
         if (k := first_true(self.weights[mirror] != self.weights)) is not None:
             ends, weights = f"edge {vertices[k]}-{indices[k]}", (float(self.weights[k]), float(self.weights[mirror[k]]))
             raise ValueError(f"{ends} has weights {weights} at its two ends: expected one weight")
+        for each in (self.weights, self.vertex_weights):
+            check_sum("the weights of the graph", each)
 
     @property
     def n(self) -> int:

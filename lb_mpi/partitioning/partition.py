@@ -17,7 +17,7 @@ from lb_mpi.graph import Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.machine import Machine
 from lb_mpi.metrics import usual_arithmetic
-from lb_mpi.partitioning.quality import MAX_PARTS, check_machine, check_targets, check_weights
+from lb_mpi.partitioning.quality import MAX_PARTS, check_machine, check_targets
 
 AIMS = ("cut", "time")
 EFFORTS = ("fast", "good", "best")
@@ -93,7 +93,6 @@ def partition(
     checks.choice("method", method, METHODS)
     checks.choice("coarsening", coarsening, COARSENINGS)
     checks.choice("threshold", threshold, THRESHOLDS)
-    check_weights(tasks)
     from lb_mpi.kernels import held_interrupts
     from lb_mpi.partitioning.coarsen import csr
     from lb_mpi.partitioning.multilevel import fill, multilevel, multilevel_spectral  # late: it brings numba

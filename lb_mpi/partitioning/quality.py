@@ -31,7 +31,6 @@ from lb_mpi.machine import Machine
 from lb_mpi.metrics import (
     check_parts,
     check_speeds,
-    check_sum,
     first_true,
     imbalance,
     scaled,
@@ -103,7 +102,7 @@ def partition_metrics(
         >>> found.cut, found.imbalance
         (2.0, 0.0)
     """
-    tasks, k = check_weights(as_graph(graph)), checks.integer("k", k, 1, MAX_PARTS)
+    tasks, k = as_graph(graph), checks.integer("k", k, 1, MAX_PARTS)
     check_machine(machine, k, unit_s)
     shares = check_targets(targets, k, machine)
     cost = None if machine is None else mapping_cost(tasks, parts, machine, unit_s=unit_s)
@@ -124,12 +123,6 @@ def partition_metrics(
 def part_weights(graph: Graph, parts: ArrayLike, k: int) -> Floats:
     """Return (k,) sums of the weights of each part's vertices."""
     return np.bincount(check_parts(parts, graph.n, k), graph.vertex_weights, k).astype(float)
-
-
-def check_weights(graph: Graph) -> Graph:
-    """Return a graph whose weights have finite sums; ValueError for another one."""
-    check_sum("the weights of the graph", np.concatenate([graph.weights, graph.vertex_weights]))
-    return graph
 
 
 def check_machine(machine: Machine | None, k: int, unit_s: float | None) -> None:

@@ -17,7 +17,6 @@ from lb_mpi.graph import Floats, Graph, Ints, lowest
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import scaled, usual_arithmetic
 from lb_mpi.partitioning.coarsen import Csr, csr
-from lb_mpi.partitioning.quality import check_weights
 
 # --- Connectivity: virtual edges between the components of a graph before its bisection -------------------------------
 
@@ -79,7 +78,7 @@ def fiedler(graph: Any) -> Fiedler:
         >>> round(lb_mpi.fiedler("mesh:1x4").value, 6)  # 2 - sqrt(2)
         0.585786
     """
-    given = graph if isinstance(graph, Csr) else csr(check_weights(as_graph(graph)))
+    given = graph if isinstance(graph, Csr) else csr(as_graph(graph))
     weights, exponent = scaled(given.weights)
     joined = connected(given._replace(weights=weights))
     n = joined.n

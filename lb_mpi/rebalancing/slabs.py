@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.checks import integer
 from lb_mpi.graph import Floats, Ints
-from lb_mpi.metrics import check_loads, check_speeds
+from lb_mpi.metrics import check_comparable, check_loads, check_speeds, scaled
 
 CLOSE = 1e-12  # relative difference of times that count as equal
 
@@ -63,13 +63,14 @@ def best_ends(costs: ArrayLike, counts: ArrayLike, speeds: ArrayLike, tolerance:
     """Return the (P,) ends of the ranges of P ranks for which the slowest rank needs the least time that one move can reach.
 
     costs (n,) : work of the vertices, >= 0.  counts (P,) : present numbers of vertices of the ranges, in order.
-    speeds (P,) : of the ranks, above 0.
+    speeds (P,) : of the ranks, above 0; ValueError for one below 1e-12 of the largest.
     Each end moves as far as the next old one at most, and a rank that has vertices keeps at least one.  Of all ends that are
     good enough, those that move little: no range needs more than the least possible time, or 1 + tolerance times the mean.
 
     The time is found by bisection (Pinar & Aykanat, "Fast optimal load balancing algorithms for 1D partitioning", 2004).
     """
-    ranges = _Ranges(np.asarray(costs, dtype=float), np.asarray(counts), np.asarray(speeds, dtype=float))
+    work, speed = scaled(check_loads(costs))[0], scaled(check_comparable(speeds, np.size(counts)))[0]
+    ranges = _Ranges(work, np.asarray(counts), speed)
     most, least = ranges.slowest, ranges.mean
     while most > least * (1.0 + CLOSE):
         middle = 0.5 * (least + most)

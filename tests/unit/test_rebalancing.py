@@ -116,6 +116,7 @@ def test_ends_of_slabs_are_the_best_that_one_move_can_reach_or_good_enough(toler
         old, least = np.cumsum(counts), counts > 0
         costs = rng.integers(0, 4, old[-1]) * 0.1
         found = best_ends(costs, counts, speeds, tolerance)
+        assert np.array_equal(best_ends(1e300 * costs, counts, 1e-300 * speeds, tolerance), found)
         near = itertools.product(*(range(end - n, later + 1) for end, n, later in zip(old, counts, old[1:], strict=False)))
         reached = [np.array([*ends, old[-1]]) for ends in near]
         reached = [ends for ends in reached if np.all(np.diff(ends, prepend=0) >= least)]

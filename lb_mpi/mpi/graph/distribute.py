@@ -143,8 +143,7 @@ class _Options(NamedTuple):
     def check(self, graph: Graph) -> tuple[bool, bool, bool]:
         """Check the arguments for this graph; return whether speeds and messages must be measured; and `partitions`."""
         n = graph.n
-        with np.errstate(over="ignore"):
-            weight = float(graph.vertex_weights.sum())
+        weight = float(graph.vertex_weights.sum())
         if weight and not NEGLIGIBLE <= weight <= MOST_COSTS:
             raise ValueError(f"graph with vertex weights of sum {weight}: expected 0, or {NEGLIGIBLE} to {MOST_COSTS}")
         choice("method", self.method, METHODS)
