@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lb_mpi.actor import ALL, Await, JobFailed, Story
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import Floats, Ints
@@ -68,7 +68,7 @@ class Undo(NamedTuple):
 class RebalanceOutcome(NamedTuple):
     """The outcome of a rebalancing, the same on all ranks."""
 
-    decision: Decision
+    reason: BalanceReason
     before: float  # imbalance of the loads
     after: float  # expected with the new parts
     before_s: float = math.nan  # expected time of the slowest rank, before and after
@@ -79,28 +79,29 @@ class RebalanceOutcome(NamedTuple):
     n_ghosts: int = 0
     cut: float = math.nan
     steps: int = 0  # of the flow
+    spent_s: float = 0.0  # by the slowest rank, until the commit
 
 
 class Rebalancing(Story[None]):
     """One rank of a rebalancing: an actor.
 
-    costs (n_local,) : of its vertices.  `totals`, `decided`: what all ranks know and have decided.  `trigger` has the same
-    state on all ranks.  `imbalance`: what may be left.  `connected`: the graph is in one piece; then all parts with vertices
-    are connected, too.  `slabs`: the number of vertices of the graph if the parts are contiguous ranges, and stay so; else
-    0.  `undo`: where the vertices came from, if the last move is to be undone.
+    costs (n_local,) : of its vertices.  `totals`, `decided`: what all ranks know and have decided.  `imbalance`: what may be
+    left.  `connected`: the graph is in one piece; then all parts with vertices are connected, too.  `slabs`: the number of
+    vertices of the graph if the parts are contiguous ranges, and stay so; else 0.  `undo`: where the vertices came from, if
+    the last move is to be undone.
     """
 
     def __init__(
         self, rank: int, size: int, part: GraphPart, costs: Floats, mine: RankLoad, totals: GraphTotals,
-        decided: RebalanceDecision, trigger: Trigger, *, imbalance: float = 0.03, connected: bool = True, slabs: int = 0,
+        decided: RebalanceDecision, *, imbalance: float = 0.03, connected: bool = True, slabs: int = 0,
         undo: Undo | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(self._rebalance(decided, trigger, imbalance, totals.most, connected, slabs, undo))
+        super().__init__(self._rebalance(decided, imbalance, totals.most, connected, slabs, undo))
         mean = decided.mean_speed
         speed = mean if math.isnan(mine.speed) else max(mine.speed, SLOWEST * mean)
         self.rank, self.size, self.part, self.costs, self.mine = rank, size, part, costs, mine._replace(speed=speed)
         self.failed = False  # this rank, or a neighbour, of which it has learned
-        self.outcome = RebalanceOutcome(decided.decision, decided.before, decided.before)
+        self.outcome = RebalanceOutcome(decided.reason, decided.before, decided.before)
         self.links: Links | None = None  # by which vertices are chosen
         self.built: Built | None = None  # valid if `committed`
         self.ready = False  # all ranks have built their new parts, and none has failed: it then ends well
@@ -120,9 +121,8 @@ class Rebalancing(Story[None]):
         return super().fail(error)
 
     def _rebalance(
-        self, decided: RebalanceDecision, trigger: Trigger, imbalance: float, most: Maxima, connected: bool, slabs: int,
-        undo: Undo | None,
-    ) -> Steps:  # fmt: skip
+        self, decided: RebalanceDecision, imbalance: float, most: Maxima, connected: bool, slabs: int, undo: Undo | None
+    ) -> Steps:
         began = self.now
         labels, links = None if undo is None else undo.owners, self.neighbours
         if labels is None and slabs:
@@ -130,7 +130,7 @@ class Rebalancing(Story[None]):
         elif labels is None:
             labels, links = yield from self._choose(decided.mean_s, imbalance, connected)
         owners = yield from self._move(labels, links)
-        yield from self._commit(owners, decided, trigger, imbalance, began)
+        yield from self._commit(owners, decided, imbalance, began)
 
     # --- the choice ---
 
@@ -278,9 +278,7 @@ class Rebalancing(Story[None]):
 
     # --- the commit ---
 
-    def _commit(
-        self, owners: Owners, decided: RebalanceDecision, trigger: Trigger, imbalance: float, began: float
-    ) -> Steps:  # fmt: skip
+    def _commit(self, owners: Owners, decided: RebalanceDecision, imbalance: float, began: float) -> Steps:
         """End: all ranks have the new parts, or all the old ones."""
         cuts, sums, maxima = [0.0, 0.0], [0, 0, 0], [float(self.failed), 0.0, 0.0, 0.0]
         if self.built is not None and not self.failed:
@@ -294,10 +292,9 @@ class Rebalancing(Story[None]):
         if failed:
             self.outcome = self.outcome._replace(failed=True)
             return
-        trigger.paid(spent_s)
         if decided.undo_s is not None:  # as measured, not as expected
             after_s = decided.undo_s
-        reason, old = decided.decision.reason, self.outcome
+        reason, old = decided.reason, self.outcome._replace(spent_s=spent_s)
         if not is_better(reason, before_s, after_s, (1.0 + imbalance) * decided.mean_s):
             self.outcome = old._replace(before_s=before_s, after_s=before_s)
             return

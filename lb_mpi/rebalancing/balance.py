@@ -10,26 +10,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import BalanceReason, When
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Floats
 from lb_mpi.knowledge import LEAST, USUAL, MeasuredSpeeds
 from lb_mpi.rebalancing.actor import RebalanceOutcome, Undo
-from lb_mpi.rebalancing.deciding import MOST_MEMORY, Opportunities, RankLoad, RebalanceDecision
+from lb_mpi.rebalancing.deciding import (
+    MOST_MEMORY,
+    GraphTotals,
+    Opportunities,
+    RankLoad,
+    RebalanceDecision,
+    report,
+)
 from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.record import rebalances
+from lb_mpi.reduction import Reduction
 
 MOST_LEARNED = 8.0  # times an estimate of a cost
 MOST_FICKLE = 2  # as `Payback.memory`: where speeds change more often, nothing is learned of costs
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
-
-
-class Arguments(NamedTuple):
-    """Arguments of a call, checked, that must be the same on all ranks."""
-
-    when: When = "auto"
-    every: int = 1
-    tolerance: float = 0.05
-    imbalance: float = 0.03
 
 
 class PlanSpeeds(NamedTuple):
@@ -71,7 +70,7 @@ class PlanBalance:
         self.grown = False  # this rank got vertices in it
         self._earlier, self._earlier_load = self.speeds, 1.0  # before it
         self.planned = math.nan  # load after the move that is being considered
-        self._learned = True  # what came in it
+        self.learned = True  # what came in it
 
     def measure(self, own_s: float, queued_s: float, load: float) -> None:
         """Learn this rank's speed: it has computed for `own_s` seconds so far, `queued_s` of them without a core.
@@ -88,35 +87,40 @@ class PlanBalance:
                 self.speeds.all.append(load / since_s)
         self._before = own_s, queued_s
 
-    def report(self) -> RankLoad:
-        """Return this rank's load and speed, and the times since the last opportunity, once."""
-        queued_s, own_s, self._queued_s, self._own_s = self._queued_s, self._own_s, 0.0, 0.0
-        return RankLoad(self.load, self.speed, queued_s, own_s)
+    def report(self, checksum: int = 0, failed: bool = False) -> tuple[RankLoad, Reduction]:
+        """Return this rank's load and speed, with the times since the last opportunity, once; and its numbers for all ranks.
 
-    def consider(self, decided: RebalanceDecision) -> None:
-        """Remember the load that this rank would have after a move that is being considered; NaN: none is."""
+        checksum, failed : of this call, as in `report` of `deciding`.
+        """
+        queued_s, own_s, self._queued_s, self._own_s = self._queued_s, self._own_s, 0.0, 0.0
+        speed, latest = self._measured()
+        mine = RankLoad(self.load, speed, queued_s, own_s)
+        return mine, report(
+            mine, checksum=checksum, failed=failed, call_s=self.opportunities.call_s, grown=self.grown, latest=latest,
+            home=self.speeds.home, planned=self.planned,
+        )  # fmt: skip
+
+    def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
+        """Decide, and remember the load that this rank would have after a move that is being considered."""
+        decided = self.opportunities.decide(totals, size)
         if not self.opportunities.payback.considered:
             self.planned = math.nan
         elif math.isnan(self.planned) or not decided.lost_s:
             self.planned = self.speed * decided.mean_s
-
-    def use(self, arguments: Arguments) -> None:
-        """Decide by these arguments from now on."""
-        trigger = self.opportunities.trigger
-        trigger.when, trigger.every, trigger.tolerance, _ = arguments
+        return decided
 
     @property
     def speed(self) -> float:
         """Work per second of this rank; NaN: not measured often enough."""
-        memory = self.opportunities.payback.memory
-        if memory == 1 or math.isnan(self.latest):
-            return self.latest
-        return statistics.median([*self.speeds.all][-USUAL * memory :])
+        return self._measured()[0]
 
-    @property
-    def latest(self) -> float:
-        """The same in the last calls."""
-        return self.speeds.recent.usual(LEAST if self.opportunities.trigger.when == "auto" else 1)
+    def _measured(self) -> tuple[float, float]:
+        """Return the speed, and that of the last calls."""
+        memory, arguments = self.opportunities.payback.memory, self.opportunities.arguments
+        latest = self.speeds.recent.usual(LEAST if arguments.when == "auto" else 1)
+        if memory == 1 or math.isnan(latest):
+            return latest, latest
+        return statistics.median([*self.speeds.all][-USUAL * memory :]), latest
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
@@ -134,19 +138,13 @@ class PlanBalance:
         self.costs = np.where(costs < NEGLIGIBLE, 0.0, costs)
         self.load = float(self.costs.sum())
 
-    def skips(self, spent: tuple[float, float], costs: Any) -> bool:
-        """Begin a call; return True if it is no opportunity, and nothing is to be done.
-
-        spent : as in `rebalance`; costs : unchecked.
-        """
-        if not self.opportunities.skips():
-            return False
+    def skip(self, spent: tuple[float, float], costs: Any) -> None:
+        """Record a call that is no opportunity; spent : as in `measure`; costs : unchecked."""
         load = self.load
         if costs is not None:
             self.waiting, total = _copied(costs)
             load = total if self._given else load  # otherwise in another unit
         self.measure(*spent, load)
-        return True
 
     def learn(self, rank: int) -> None:
         """Learn what the vertices cost that came in the last move, or, if none came, those that stayed.
@@ -155,9 +153,9 @@ class PlanBalance:
         speeds change often.
         """
         fickle = self.opportunities.payback.memory > MOST_FICKLE
-        if fickle or self._learned or self._given or self.undo is None or len(self.speeds.recent) < LEAST:
+        if fickle or self._given or self.undo is None or len(self.speeds.recent) < LEAST:
             return
-        self._learned, expected, now = True, self.speeds.recent[0], self.speeds.recent.usual()
+        self.learned, expected, now = True, self.speeds.recent[0], self.speeds.recent.usual()
         came = self.undo.owners != rank
         if not came.any():
             came[:] = True
@@ -172,9 +170,8 @@ class PlanBalance:
 
     def moved(self, built: Built, ranks: Sequence[int], outcome: RebalanceOutcome, rank: int) -> None:
         """Record a move, in which `ranks` have got vertices of this one."""
-        reason = outcome.decision.reason
-        self.opportunities.moved(outcome.cut, reason)
-        if reason is BalanceReason.UNDONE:
+        self.opportunities.moved(outcome.cut, outcome.reason)
+        if outcome.reason is BalanceReason.UNDONE:
             self.set_costs(built.costs)  # of the vertices that are back; they may be known better
             known = self.load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
             self.speeds = self._earlier.scaled(self.load / self._earlier_load if known else 1.0)
@@ -186,19 +183,18 @@ class PlanBalance:
         self.set_costs(built.costs)
         home, recent, every = self.speeds
         self.speeds = PlanSpeeds(home, recent.moved(), every.copy())
-        self._learned = self._given
+        self.learned = self._given
 
     @property
     def known(self) -> CostsAndSpeeds:
         """The costs and speeds so far."""
-        home, recent, every = self.speeds
-        return CostsAndSpeeds(self.costs, self._given, PlanSpeeds(home, MeasuredSpeeds(recent), every.copy()))
+        return CostsAndSpeeds(self.costs, self._given, self.speeds)
 
     def failed(self, before: CostsAndSpeeds | None = None) -> None:
         """Forget the arguments of the failed call, which may differ between ranks; `before`: what was known before costs."""
-        cost_s = self.opportunities.trigger.cost_s
+        cost_s = self.opportunities.cost_s
         self.opportunities, self.waiting = Opportunities(self.opportunities.first_cut), None
-        self.opportunities.trigger.cost_s = cost_s
+        self.opportunities.cost_s = cost_s
         if before is not None:
             costs, self._given, self.speeds = before
             self.set_costs(costs)

@@ -23,8 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lb_mpi.balancing.deciding import CROWDED, BalanceReason, Decision, Trigger
-from lb_mpi.graph import Floats
+from lb_mpi.balancing.deciding import CROWDED, BalanceReason, When, smooth
 from lb_mpi.knowledge import JUMP, USUAL
 from lb_mpi.reduction import Reduction
 
@@ -119,12 +118,14 @@ def report(
     has_core = max(1.0 - mine.queued_s / mine.own_s, LEAST_CORE) if mine.own_s > 0.0 else 1.0  # of its time
     seconds = mine.load / speed if timed else 0.0
     sums = LoadSums(mine.load, speed, speed / has_core, mine.queued_s, mine.own_s, timed)
-    now = [seconds if math.isnan(load / latest) else load / latest for load in (home, mine.load, planned)]
+    now_s = mine.load / latest
     most = Maxima(
         failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
-        -call_s, now[1] * grown, *now,
+        -call_s, now_s if grown else 0.0, home / latest, now_s, planned / latest,
     )  # fmt: skip
-    return Reduction(sums, np.array(most, dtype=float))
+    numbers = np.array(most, dtype=float)
+    numbers[np.isnan(numbers)] = seconds
+    return Reduction(sums, numbers)
 
 
 def totals_of(reduced: Reduction) -> GraphTotals:
@@ -132,29 +133,34 @@ def totals_of(reduced: Reduction) -> GraphTotals:
     return GraphTotals(LoadSums(*reduced.sums), Maxima(*reduced.maxima.tolist()))
 
 
-def totals_from(loads: Floats, speeds: Floats) -> GraphTotals:
-    """Return the totals of P ranks in one process, all of which have been timed: (P,) loads and speeds."""
-    seconds = float((loads / speeds).max())
-    sums = LoadSums(float(loads.sum()), float(speeds.sum()), float(speeds.sum()), 0.0, 0.0, len(speeds))
-    most = float(loads.max()), float(speeds.max())
-    return GraphTotals(sums, Maxima(0.0, 0.0, 0.0, 0.0, *most, seconds, seconds, 0.0, 0.0, *[seconds] * 3))
+class Arguments(NamedTuple):
+    """The arguments of a call, checked, that must be the same on all ranks."""
+
+    when: When = "auto"
+    every: int = 1
+    tolerance: float = 0.05
+    imbalance: float = 0.03
+
+
+ARGUMENTS = Arguments()
 
 
 class RebalanceDecision(NamedTuple):
     """The decision, the same on all ranks, and what it follows from."""
 
-    decision: Decision
+    reason: BalanceReason
     before: float = math.nan  # imbalance of the loads
     mean_s: float = math.nan  # the time of each rank in perfect balance
     mean_speed: float = math.nan
     cost_s: float = math.nan  # expected cost of a move
     lost_s: float = math.nan  # so far, by not moving
     undo_s: float | None = None  # of the slowest rank before the last move, which is to be undone
+    due: int = MOST_INTERVAL  # calls until the losses reach the cost
 
     @property
     def act(self) -> bool:
         """True if vertices are to move."""
-        return self.decision.reason.acts and self.before > 0.0
+        return self.reason.acts and self.before > 0.0
 
 
 class Promises:
@@ -223,7 +229,7 @@ class Payback:
         """Record the steps since the last opportunity; one would take `level_s` if all ranks were level."""
         self._saved_s += calls * (most.home_s - most.now_s)
         self.lost_s += calls * (most.now_s - most.planned_s)
-        if most.now_s - most.planned_s < STILL * (most.now_s - level_s):
+        if self.considered and most.now_s - most.planned_s < STILL * (most.now_s - level_s):
             self.forget()
 
     def forget(self) -> None:
@@ -251,40 +257,43 @@ class Opportunities:
     have held for long enough to pay for them, until one improves the cut by less than 3 %.
     """
 
-    def __init__(self, first_cut: float = math.inf, trigger: Trigger | None = None) -> None:
+    def __init__(self, first_cut: float = math.inf, arguments: Arguments = ARGUMENTS) -> None:
         self.first_cut = first_cut or math.inf  # 0, as of one part, or infinite: no cut is heavy
-        self.trigger = trigger or Trigger()
+        self.arguments = arguments  # of the last opportunity
+        self.cost_s = 0.0  # of a move, as measured
         self._heavy = False  # the cut after the last move, and another one may make it lighter
         self._cut = math.inf  # after the last move
         self._cut_s = 0.0  # lost by it since then
         self.promises = Promises()
         self.payback = Payback()
+        self._number = 0  # of the call
         self._calls = 0  # since the last opportunity
         self.before = math.nan  # imbalance at the last one
         self._calls_s = deque[float](maxlen=USUAL)  # seconds of this rank's last ones at which nothing moved
+        self.call_s = 0.0  # of the quickest of those: the others were longer by chance
         self._skipped = 0  # calls until the next one
 
     def skips(self) -> bool:
         """Begin a call; return True if it is no opportunity."""
+        self._number += 1
         self._calls += 1
-        if not self._skipped and self.trigger.due:
+        if not self._skipped and self._number % self.arguments.every == 0:
             return False
         self._skipped = max(0, self._skipped - 1)
-        self.trigger.record_quick()
         return True
-
-    @property
-    def call_s(self) -> float:
-        """Seconds of this rank's quickest one of the last five at which nothing moved; the others were longer by chance."""
-        return min(self._calls_s, default=0.0)
 
     def record_call(self, seconds: float) -> None:
         """Record how long this rank's last one took, at which nothing moved."""
         self._calls_s.append(seconds)
+        self.call_s = min(self._calls_s)
+
+    def paid(self, seconds: float) -> None:
+        """Record what a move has cost, also one that was dropped."""
+        self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut; the next call is to show what it has saved."""
-        if self.trigger.when != "always" and reason is not BalanceReason.CUT:
+        if self.arguments.when != "always" and reason is not BalanceReason.CUT:
             self._skipped = 1
         helps = reason is not BalanceReason.CUT or cut < LIGHTER * self._cut
         self._heavy, self._cut = cut > HEAVY * self.first_cut and helps, cut
@@ -293,64 +302,59 @@ class Opportunities:
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide at this opportunity, and when the next one comes; `size`: the number of ranks."""
         decided = self._decided(totals, size)
-        self.before, (reason, _, due, _) = decided.before, decided.decision
+        self.before, reason = decided.before, decided.reason
         self._heavy = self._heavy and reason is not BalanceReason.CUT
         self._skipped = 0
-        if self.trigger.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
+        if self.arguments.when == "auto" and reason not in (BalanceReason.UNMEASURED, BalanceReason.ALONE):
             # Where a saving is about to exceed the cost, the next opportunity is when it does.
-            self._skipped = min(totals.interval - 1, due if reason is BalanceReason.NO_GAIN else MOST_INTERVAL)
+            self._skipped = min(totals.interval - 1, decided.due)
         return decided
 
     def _decided(self, totals: GraphTotals, size: int) -> RebalanceDecision:
-        if size == 1:
-            return RebalanceDecision(Decision(BalanceReason.ALONE))
-        trigger, slowest_s = self.trigger, totals.most.seconds
+        (when, every, tolerance, _), most = self.arguments, totals.most
         load, speed, free, queued_s, own_s, n_timed = totals.sums
-        before = mean_s = mean_speed = math.nan
-        if speed > 0.0 and not totals.most.unmeasured:
-            missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
-            speed, free = speed * missing, free * missing
-            mean_s, mean_speed = load / speed, speed / size
-            before = max(0.0, slowest_s / mean_s - 1.0) if mean_s > 0.0 else 0.0
-            self.payback.measure(totals.most, self._calls, mean_s)
-            self._calls = 0
-            if trigger.when != "always":
-                undo_s = self.promises.compare(totals.most.grown_s)
-                if undo_s is not None:
-                    trigger.skip()
-                    return RebalanceDecision(Decision(BalanceReason.UNDONE), before, mean_s, mean_speed, undo_s=undo_s)
-                bound = trigger.tolerance if isinstance(trigger.when, str) else trigger.when
-                if self.promises.forbid(slowest_s) and before > bound:
-                    trigger.skip()
-                    return RebalanceDecision(Decision(BalanceReason.IN_VAIN), before, mean_s, mean_speed)
-        if trigger.when == "auto" and own_s > 0.0 and free > 0.0:
-            share, free_s, most = queued_s / own_s, totals.most.free_s, totals.most
-            # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
-            # Parts that are worse than the first ones may move all the same: an earlier move was a mistake.
-            worse = most.now_s > (1.0 + NOISE) * most.home_s
-            if share > CROWDED and not worse and not free_s - load / free > share * free_s:
-                trigger.skip()
-                return RebalanceDecision(Decision(BalanceReason.CROWDED), before, mean_s, mean_speed)
-        cost_s = trigger.cost_s or ROUNDS * totals.call_s  # as measured; a guess before the first one
-        if trigger.when != "auto" or math.isnan(before):
-            return RebalanceDecision(trigger.decide(before, slowest_s, mean_s), before, mean_s, mean_speed, cost_s)
-        trigger.skip()
-        cut_s = HEAVY_PART * slowest_s * self._heavy
-        decision = self._auto(before, slowest_s - mean_s, cut_s, cost_s)
-        return RebalanceDecision(decision, before, mean_s, mean_speed, cost_s, self.payback.lost_s)
+        if size == 1:
+            return RebalanceDecision(BalanceReason.ALONE)
+        if most.unmeasured or not speed > 0.0:
+            return RebalanceDecision(BalanceReason.UNMEASURED)
+        missing = size / n_timed  # a rank without vertices counts as one of mean speed, until it is measured
+        speed, free = speed * missing, free * missing
+        mean_s = load / speed
+        before = max(0.0, most.seconds / mean_s - 1.0) if mean_s > 0.0 else 0.0
+        self.payback.measure(most, self._calls, mean_s)
+        self._calls = 0
+        now = RebalanceDecision(BalanceReason.ALWAYS, before, mean_s, speed / size)
+        if self._number % every:  # it was an opportunity for the arguments of the last one
+            return now._replace(reason=BalanceReason.LATER)
+        if when == "always":
+            return now
+        if (undo_s := self.promises.compare(most.grown_s)) is not None:
+            return now._replace(reason=BalanceReason.UNDONE, undo_s=undo_s)
+        bound = tolerance if isinstance(when, str) else when
+        if self.promises.forbid(most.seconds) and before > bound:
+            return now._replace(reason=BalanceReason.IN_VAIN)
+        if when != "auto":
+            return now._replace(reason=BalanceReason.BOUND if before > bound else BalanceReason.BELOW)
+        share = queued_s / own_s if own_s > 0.0 else 0.0
+        # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
+        # Parts that are worse than the first ones may move all the same: an earlier move was a mistake.
+        worse = most.now_s > (1.0 + NOISE) * most.home_s
+        if share > CROWDED and not worse and not most.free_s - load / free > share * most.free_s:
+            return now._replace(reason=BalanceReason.CROWDED)
+        return self._auto(now, most.seconds, self.cost_s or ROUNDS * totals.call_s)
 
-    def _auto(self, before: float, saving_s: float, cut_s: float, cost_s: float) -> Decision:
-        """Decide with "auto"; `cut_s`: seconds that a step loses by a heavy cut."""
-        payback, every = self.payback, self.trigger.every
-        if before <= self.trigger.tolerance:
+    def _auto(self, now: RebalanceDecision, slowest_s: float, cost_s: float) -> RebalanceDecision:
+        """Decide with "auto"; `cost_s`: of a move, as measured, or guessed before the first one."""
+        payback, (_, every, tolerance, _) = self.payback, self.arguments
+        reason, due = BalanceReason.WITHIN, MOST_INTERVAL
+        if now.before <= tolerance:
             payback.forget()
-            self._cut_s += every * cut_s
+            self._cut_s += every * HEAVY_PART * slowest_s * self._heavy
             if self._cut_s > cost_s:
-                self._cut_s = 0.0
-                return Decision(BalanceReason.CUT)
-            return Decision(BalanceReason.WITHIN)
-        gain_s = saving_s * every
-        if payback.pays(gain_s, cost_s):
-            return Decision(BalanceReason.GAIN, gain_s)
-        due = (cost_s - payback.lost_s) / gain_s - 1.0
-        return Decision(BalanceReason.NO_GAIN, gain_s, int(min(due, MOST_INTERVAL)))
+                self._cut_s, reason = 0.0, BalanceReason.CUT
+        else:
+            gain_s = (slowest_s - now.mean_s) * every
+            reason = BalanceReason.GAIN if payback.pays(gain_s, cost_s) else BalanceReason.NO_GAIN
+            if reason is BalanceReason.NO_GAIN:
+                due = int(min((cost_s - payback.lost_s) / gain_s - 1.0, MOST_INTERVAL))
+        return now._replace(reason=reason, cost_s=cost_s, lost_s=payback.lost_s, due=due)

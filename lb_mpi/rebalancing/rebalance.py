@@ -11,14 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from lb_mpi import checks
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.distributing.halo import Pieces, part_of
 from lb_mpi.graph import Floats, Graph, Ints
 from lb_mpi.graph_files import as_graph
 from lb_mpi.metrics import check_loads, check_parts, check_speeds, imbalance
 from lb_mpi.rebalancing.actor import RebalanceOutcome, Rebalancing
-from lb_mpi.rebalancing.deciding import RankLoad, RebalanceDecision, totals_from
+from lb_mpi.rebalancing.deciding import RankLoad, RebalanceDecision, report, totals_of
 from lb_mpi.rebalancing.jobs import Job, run
+from lb_mpi.reduction import reduced
 from lb_mpi.virtual import Network, Stories, run_together
 
 ROUNDS = 4  # at most
@@ -61,8 +62,8 @@ def rebalance(
         mean_s, before = float(work.sum() / speed.sum()), imbalance(loads, speed)
         if number and before <= tolerance:
             break
-        decision = Decision(BalanceReason.CUT if lighter and before <= tolerance else BalanceReason.ALWAYS)
-        decided = RebalanceDecision(decision, before, mean_s, float(speed.mean()))
+        reason = BalanceReason.CUT if lighter and before <= tolerance else BalanceReason.ALWAYS
+        decided = RebalanceDecision(reason, before, mean_s, float(speed.mean()))
         new, outcome = move(tasks, labels, work, speed, decided, imbalance=tolerance)
         if not outcome.moved:
             break
@@ -87,13 +88,12 @@ def move(
     """
     size, connected = len(speeds), graph.components()[0] == 1
     pieces, loads = Pieces(graph, parts, size), np.bincount(parts, costs, minlength=size).astype(float)
-    totals = totals_from(loads, speeds)
-    actors = list[Rebalancing]()
-    for rank in range(size):
-        part, mine = part_of(pieces[rank], rank), RankLoad(float(loads[rank]), float(speeds[rank]))
+    ranks = [RankLoad(*each) for each in zip(loads.tolist(), speeds.tolist(), strict=True)]
+    totals, actors = totals_of(reduced([*map(report, ranks)])), list[Rebalancing]()
+    for rank, mine in enumerate(ranks):
+        part = part_of(pieces[rank], rank)
         actors.append(Rebalancing(
-            rank, size, part, costs[part.vertices], mine, totals, decided, Trigger(), imbalance=imbalance,
-            connected=connected,
+            rank, size, part, costs[part.vertices], mine, totals, decided, imbalance=imbalance, connected=connected
         ))  # fmt: skip
     run_together(_World(actors, Network()), actors)
     labels = parts.copy()

@@ -43,7 +43,7 @@ def rebalances() -> History[Rebalanced]:
 
 def reason_of(decided: RebalanceDecision, moved: int = 0) -> str:
     """Say why this number of vertices has moved, or none."""
-    reason, cost_s, lost_s = decided.decision.reason, decided.cost_s, decided.lost_s
+    reason, cost_s, lost_s = decided.reason, decided.cost_s, decided.lost_s
     if reason is BalanceReason.NO_GAIN:
         return f"{reason.words}; a move takes about {cost_s:.2g} s, and this one would have saved {lost_s:.2g} s so far"
     if reason is BalanceReason.UNMEASURED:

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from lb_mpi.actor import ALL
-from lb_mpi.balancing.deciding import BalanceReason, Decision, Trigger
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.distributing.halo import GraphPart, Pieces, part_of
 from lb_mpi.graph import Graph, Ints
 from lb_mpi.rebalancing.actor import Rebalancing, Undo
 from lb_mpi.rebalancing.deciding import (
+    Arguments,
     GraphTotals,
     Opportunities,
     RankLoad,
@@ -61,9 +62,9 @@ class Case(NamedTuple):
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""
         totals = self.totals
-        decided = Opportunities(trigger=Trigger(when)).decide(totals, self.size)
+        decided = Opportunities(arguments=Arguments(when)).decide(totals, self.size)
         if self.origin is not None:
-            decided = decided._replace(decision=Decision(BalanceReason.UNDONE), undo_s=0.5 * totals.most.seconds)
+            decided = decided._replace(reason=BalanceReason.UNDONE, undo_s=0.5 * totals.most.seconds)
         return totals, decided
 
     def actors(self, when: Any = "always") -> list[Any]:
@@ -79,7 +80,7 @@ class Case(NamedTuple):
         how = {"connected": self.connected, "slabs": self.graph.n * self.slabs}
         return [
             partial(
-                Rebalancing, rank, self.size, part, self.costs[part.vertices], load, totals, decided, Trigger(when),
+                Rebalancing, rank, self.size, part, self.costs[part.vertices], load, totals, decided,
                 undo=self.undo(rank, part), **how,
             )
             for rank, (part, load) in enumerate(zip(parts, self.loads(), strict=True))

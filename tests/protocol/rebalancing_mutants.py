@@ -38,8 +38,8 @@ MUTANTS = [
     (actor, "Rebalancing._level_together", "= load, self.mine.speed, sum", "= load, 1.0, sum"),
     # the opportunities
     (deciding, "Opportunities.skips", "self._skipped = max(0, self._skipped - 1)", "pass"),  # never again
-    (deciding, "Opportunities.decide", "self.trigger.when == \"auto\" and", ""),
-    (deciding, "Opportunities.call_s", "min(", "max("),  # one that waits for a core makes the next ones rare
+    (deciding, "Opportunities.decide", "self.arguments.when == \"auto\" and", ""),
+    (deciding, "Opportunities.record_call", "min(", "max("),  # one that waits for a core makes the next ones rare
     (deciding, "GraphTotals.differs", "self.most.checksum != -self.most.minus_checksum", "False"),
     # slabs
     (slabs, "_Ranges.within", "here + self._least[k]", "here"),  # an empty range
@@ -56,7 +56,7 @@ MUTANTS = [
     (actor, "Rebalancing.__init__", "{*undo.owners.tolist(), *undo.ranks} - {rank}", "{*undo.owners.tolist()} - {rank}"),  # one end only
     (deciding, "Promises.breach", "self._in_vain += 1", "pass"),  # a failed promise is forgotten
     (deciding, "Promises.compare", "grown_s > before_s * (1.0 + NOISE)", "False"),  # never undone
-    (deciding, "Opportunities._decided", "compare(totals.most.grown_s)", "compare(totals.most.seconds)"),  # for another rank's slowness
+    (deciding, "Opportunities._decided", "compare(most.grown_s)", "compare(most.seconds)"),  # for another rank's slowness
     (deciding, "Promises.breach", "self.part = max(0.5 * self.part, LEAST_PART)", "pass"),
     (deciding, "Promises.compare", "        self._in_vain, self.part = 0, min(1.0, 2.0 * self.part)\n", ""),
     (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),

@@ -12,7 +12,7 @@ from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.rebalancing.actor import RebalanceOutcome, is_better
 from lb_mpi.rebalancing.balance import PlanBalance
-from lb_mpi.rebalancing.deciding import RebalanceDecision, report, totals_of
+from lb_mpi.rebalancing.deciding import RebalanceDecision, totals_of
 from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.slabs import slabs
 from lb_mpi.reduction import reduced
@@ -61,13 +61,15 @@ class Program:
             found.step_s.append(float(spent.max()))
             if not rebalances:
                 continue
-            skipped = [one.skips((float(s), 0.0), None) for one, s in zip(ranks, own, strict=True)]
-            assert len({*skipped}) == 1
-            if skipped[0]:
+            skipped = {one.opportunities.skips() for one in ranks}
+            assert len(skipped) == 1
+            if True in skipped:
+                for one, s in zip(ranks, own, strict=True):
+                    one.skip((float(s), 0.0), None)
                 continue
             now += self._call_s
             decided = self._decide(ranks, own)
-            found.reasons.append(decided.decision.reason)
+            found.reasons.append(decided.reason)
             if decided.act and self._move(ranks, decided):
                 now += self._cost_s
                 found.moves.append(step)
@@ -79,19 +81,12 @@ class Program:
     def _decide(self, ranks: list[PlanBalance], own: Floats) -> RebalanceDecision:
         for rank, one in enumerate(ranks):
             one.measure(float(own[rank]), 0.0, one.load)
-            one.learn(rank)
-        size = len(ranks)
-        totals = totals_of(reduced([
-            report(
-                one.report(), call_s=one.opportunities.call_s, grown=one.grown, latest=one.latest, home=one.speeds.home,
-                planned=one.planned,
-            )
-            for one in ranks
-        ]))  # fmt: skip
-        decisions = [one.opportunities.decide(totals, size) for one in ranks]
+            if not one.learned:
+                one.learn(rank)
+        totals = totals_of(reduced([one.report()[1] for one in ranks]))
+        decisions = [one.decide(totals, len(ranks)) for one in ranks]
         assert len({*map(repr, decisions)}) == 1
         for one in ranks:
-            one.consider(decisions[0])
             if not decisions[0].act:
                 one.opportunities.record_call(self._call_s)
         return decisions[0]
@@ -110,13 +105,13 @@ class Program:
             before_s, after_s = ((np.bincount(of, costs, size) / speeds).max() for of in (owners, new))
         level_s = (1.0 + self._left) * decided.mean_s
         for one in ranks:
-            one.opportunities.trigger.paid(self._cost_s)
-        reason = decided.decision.reason
+            one.opportunities.paid(self._cost_s)
+        reason = decided.reason
         if not is_better(reason, before_s, after_s, level_s):
             for one in ranks:
                 one.opportunities.promises.breach(before_s)
             return False
-        outcome = RebalanceOutcome(decided.decision, decided.before, 0.0, float(before_s), float(after_s), cut=1.0)
+        outcome = RebalanceOutcome(decided.reason, decided.before, 0.0, float(before_s), float(after_s), cut=1.0)
         assert np.all(np.diff(new) >= 0)
         self._ends = np.searchsorted(new, np.arange(size), side="right")
         for rank, one in enumerate(ranks):

@@ -78,6 +78,6 @@ MUTANTS = [
     (deciding, "Payback.pays", "self.memory = min(2 * self.memory, MOST_MEMORY)", "pass"),
     (deciding, "Payback.pays", "self.memory = max(self.memory // 2, 1)", "pass"),
     (deciding, "Payback.pays", "- cost_s\n", "\n"),
-    (deciding, "Opportunities._decided", "measure(totals.most, self._calls, mean_s)", "measure(totals.most, 1, mean_s)"),
+    (deciding, "Opportunities._decided", "measure(most, self._calls, mean_s)", "measure(most, 1, mean_s)"),
 ]  # fmt: skip
 test_known_wrong_rules_are_caught = rejects(find_fault, MUTANTS)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lb_mpi.balancing.deciding import BalanceReason, Decision
+from lb_mpi.balancing.deciding import BalanceReason
 from lb_mpi.balancing.knowledge import Knowledge
 from lb_mpi.balancing.record import Balanced, Loans, balances
 from lb_mpi.rebalancing.deciding import RebalanceDecision
@@ -66,7 +66,7 @@ def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reas
 
 def test_the_history_of_a_plan_shows_the_last_decision_of_its_line():
     history = rebalances()
-    no_gain = RebalanceDecision(Decision(BalanceReason.NO_GAIN), cost_s=9.0)
+    no_gain = RebalanceDecision(BalanceReason.NO_GAIN, cost_s=9.0)
     some, more = (reason_of(no_gain._replace(lost_s=lost_s)) for lost_s in (0.25, 0.5))
     for reason in (some, BalanceReason.LATER.words, more, "why not"):
         history.append(Rebalanced(False, reason, 0.5, 0.5, 0, 0, 7.0, 0, 0.001))

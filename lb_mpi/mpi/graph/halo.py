@@ -33,18 +33,10 @@ from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
 from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.recorder import recorder, worlds
+from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import MOST, Tag
 from lb_mpi.mpi.common.waiting import Clocks, interrupts
-from lb_mpi.mpi.graph.rebalance import (
-    NAME,
-    Given,
-    check_arguments,
-    check_costs,
-    check_given,
-    load_kernels,
-    rebalance,
-)
-from lb_mpi.mpi.graph.values import Values
+from lb_mpi.mpi.graph.rebalance import NAME, PlanSetting, check_given, rebalance
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.balance import PlanBalance
 from lb_mpi.rebalancing.record import Rebalanced
@@ -154,26 +146,27 @@ class HaloPlan:
         """Make the plan of this rank's part; collective; works on a duplicate of `comm`."""
         self.range: tuple[int, int] | None = None
         self.part = part
-        self.cut, self.cost, self.cost_by_cut, self._connected, slabs = quality  # on all ranks
+        self.cut, self.cost, self.cost_by_cut, connected, slabs = quality  # on all ranks
         self.allocation = allocation  # target numbers of vertices of mean weight; None: not computed
         self.parts = parts
         own = duplicate(comm)
-        self._n_slabs = 0  # vertices on all ranks, if the parts are slabs
+        n_slabs = 0  # vertices on all ranks, if the parts are slabs
         if slabs:
             lengths = allgather(own, part.n_local)
             end = sum(lengths[: comm.rank + 1])
-            self.range, self._n_slabs = (end - part.n_local, end), sum(lengths)
+            self.range, n_slabs = (end - part.n_local, end), sum(lengths)
         self._presence = presence_of(own)
         self._presence.name, self._presence.usual_call = "plan", EXCHANGE
         record = recorder(own)
         how = {"vertices": part.n_local, "weight": float(part.vertex_weights.sum()), "cut": float(self.cut)}
         record.use("exchange", how)
-        self._slow = slow or throttle(1.0)  # an emulated slow rank
+        slow = slow or throttle(1.0)  # an emulated slow rank
         relative = math.nan  # the speeds are unknown
         if allocation is not None:  # whose counts are in proportion to the ranks' speeds
             counts = allocation.counts
             relative = float(counts[comm.rank] / counts.mean()) if counts.any() else 1.0
-        cpu_share = (lambda: self._slow.cpu_share) if self._slow.rests else None
+        cpu_share = (lambda: slow.cpu_share) if slow.rests else None
+        self._setting = PlanSetting(self._presence, Reducing(own), slow, record, connected, n_slabs)
         self._halos, self._clocks = Halos(record, relative, cpu_share), Clocks()
         self._record, self._worlds = record, worlds(own)
         self._balance = PlanBalance(part.vertex_weights, math.inf if slabs else float(self.cut))
@@ -328,29 +321,20 @@ class HaloPlan:
         self._halos.begin(*before)
         spent = self._halos.own_s, self._halos.queued_s
 
-        def check() -> Given:
-            if balance.loads_kernels:
-                balance.loading_s += load_kernels()
-                balance.loads_kernels = False
-            arguments, n = check_arguments(when, every, tolerance, imbalance), part.n_local
-            latest = check_costs(balance.waiting if costs is None else costs, n)
-            return Given(arguments, latest, Values(values, n, pack=pack, unpack=unpack))
-
         try:
-            later = balance.skips(spent, costs)
+            later = balance.opportunities.skips()
             if later:
+                balance.skip(spent, costs)
                 last, seconds = balance.opportunities.before, time.perf_counter() - began
                 words = BalanceReason.LATER.words
                 self.history.append(Rebalanced(False, words, last, last, 0, 0, self.cut, 0, seconds))
                 with self._presence.notifying():
                     interrupts().check()
                 return values
-            given = check_given(check, self._presence.rank)
+            options, n = (when, every, tolerance, imbalance), len(part.vertices)
+            given = check_given(self._presence.rank, balance, n, options, costs, values, pack, unpack)
             with call(""):  # with Ctrl-C held back until the plan has changed
-                moved = rebalance(
-                    self._presence, part, balance, spent, given, self._slow, self._record, self.cut, self._connected,
-                    self._n_slabs,
-                )
+                moved = rebalance(self._setting, part, balance, spent, given, self.cut)
                 if moved is None:
                     return values
                 self._some_have_one = True

@@ -6,14 +6,14 @@ import functools
 import struct
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike
 
+from lb_mpi import columns
 from lb_mpi.actor import ALL
 from lb_mpi.balancing.deciding import BalanceReason, Trigger
 from lb_mpi.checks import number, show
@@ -34,8 +34,8 @@ from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.graph.values import Rows, Values
 from lb_mpi.rebalancing.actor import Rebalancing
-from lb_mpi.rebalancing.balance import MOST_COSTS, Arguments, PlanBalance
-from lb_mpi.rebalancing.deciding import GraphTotals, RankLoad, report, totals_of
+from lb_mpi.rebalancing.balance import MOST_COSTS, PlanBalance
+from lb_mpi.rebalancing.deciding import ARGUMENTS, Arguments, totals_of
 from lb_mpi.rebalancing.jobs import Ask, Build, Built, Choose, Job, Pack, Repair, run
 from lb_mpi.rebalancing.messages import RebalanceKind, RebalanceMessage
 from lb_mpi.rebalancing.moving import Moving
@@ -62,7 +62,7 @@ NO_VALUES = Values((), 0)
 class Given(NamedTuple):
     """The arguments of a rank in a call, checked; or its error."""
 
-    arguments: Arguments = Arguments()
+    arguments: Arguments = ARGUMENTS
     costs: Floats | None = None
     values: Values = NO_VALUES
     failed: Failed | None = None
@@ -79,11 +79,23 @@ class Given(NamedTuple):
         return zlib.crc32(repr((*self.arguments, self.costs is None, self.values.words)).encode())
 
 
-def check_given(check: Callable[[], Given], rank: int) -> Given:
-    """Check what this rank has given, before Ctrl-C is held back: `check` may run code of the caller's classes."""
+def check_given(
+    rank: int, balance: PlanBalance, n: int, options: tuple[Any, ...], costs: ArrayLike | None, values: Sequence[Any],
+    pack: columns.Pack | None, unpack: columns.Unpack | None,
+) -> Given:  # fmt: skip
+    """Check what this rank with n vertices has given, before Ctrl-C is held back: this may run code of the caller's classes.
+
+    options : when, every, tolerance, imbalance.  The first time, kernels are loaded, too.
+    """
     try:
         interrupts().check()
-        return check()
+        if balance.loads_kernels:
+            balance.loading_s += load_kernels()
+            balance.loads_kernels = False
+        arguments = check_arguments(*options)
+        latest = balance.waiting if costs is None else costs
+        checked = None if latest is None else check_costs(latest, n)
+        return Given(arguments, checked, Values(values, n, pack=pack, unpack=unpack))
     except Exception as error:
         return Given(failed=of_argument(error))
     except BaseException as error:
@@ -104,10 +116,8 @@ def _checked(when: Any, every: Any, tolerance: Any, imbalance: Any) -> Arguments
     return Arguments(trigger.when, trigger.every, trigger.tolerance, number("imbalance", imbalance, above=0.0))
 
 
-def check_costs(costs: ArrayLike | None, n: int) -> Floats | None:
+def check_costs(costs: ArrayLike, n: int) -> Floats:
     """Check the (n,) costs of vertices: finite numbers >= 0, not too large in sum."""
-    if costs is None:
-        return None
     found = check_loads(costs, n, name="costs")
     with np.errstate(over="ignore"):
         if found.sum() > MOST_COSTS:
@@ -125,47 +135,60 @@ class Moved(NamedTuple):
     cut: float
 
 
+class PlanSetting(NamedTuple):
+    """All that stays the same in all calls of a plan."""
+
+    presence: Presence
+    reducing: Reducing
+    slow: throttle
+    record: Record
+    connected: bool  # the whole graph is in one piece
+    slabs: int  # the number of all vertices if the parts are contiguous ranges, else 0
+
+
 def rebalance(
-    presence: Presence, part: GraphPart, balance: PlanBalance, spent: tuple[float, float], given: Given, slow: throttle,
-    record: Record, cut: float, connected: bool, slabs: int,
-) -> Moved | None:  # fmt: skip
+    setting: PlanSetting, part: GraphPart, balance: PlanBalance, spent: tuple[float, float], given: Given, cut: float
+) -> Moved | None:
     """Collective: decide and move at an opportunity; None: no vertex has moved.  What happened is appended to the history.
 
-    `spent`: seconds that this rank has computed so far, and those of them without a core.  `connected`: the whole graph is
-    in one piece.  `slabs`: the number of all vertices if the parts are contiguous ranges, else 0.
+    `spent`: seconds that this rank has computed so far, and those of them without a core.
     """
+    presence, reducing, slow, record, connected, slabs = setting
     comm, began, before = presence.comm, time.perf_counter(), None
+    opportunities, promises = balance.opportunities, balance.opportunities.promises
     if given.failed is None:
-        balance.use(given.arguments)
+        opportunities.arguments = given.arguments
         if given.costs is not None:
             before = balance.known
             balance.given(given.costs)
     balance.measure(*spent, balance.load)
-    balance.learn(comm.rank)
-    mine, port = balance.report(), None
+    if not balance.learned:
+        balance.learn(comm.rank)
+    mine, numbers = balance.report(given.checksum, given.failed is not None)
+    port = None
     try:
-        totals = _reduce(presence, mine, balance, given)
+        reducing.begin(numbers)
+        presence.wait(reducing.done, reducing, name=NAME)
+        totals = totals_of(reducing.answer)
         if totals.most.failed:
             balance.failed(before)
             raise_on_all(comm, given.failed)
         if totals.differs:
             balance.failed(before)
             raise_difference(comm, given.words)
-        decided = balance.opportunities.decide(totals, comm.size)
-        balance.consider(decided)
+        decided = balance.decide(totals, comm.size)
         if not decided.act:
             seconds = time.perf_counter() - began
-            balance.opportunities.record_call(seconds)
+            opportunities.record_call(seconds)
             imbalance = decided.before
             balance.history.append(Rebalanced(False, reason_of(decided), imbalance, imbalance, 0, 0, cut, 0, seconds))
             return None
-        promises, undo = balance.opportunities.promises, None if decided.undo_s is None else balance.undo
-        left = max(given.arguments.imbalance, (1.0 - promises.part) * decided.before)
         actor = Rebalancing(
-            comm.rank, comm.size, part, balance.costs, mine, totals, decided, balance.opportunities.trigger,
-            imbalance=left, connected=connected, slabs=slabs, undo=undo,
-        )
-        port = RebalancePort(comm, actor, given.values)
+            comm.rank, comm.size, part, balance.costs, mine, totals, decided, connected=connected, slabs=slabs,
+            imbalance=max(given.arguments.imbalance, (1.0 - promises.part) * decided.before),
+            undo=None if decided.undo_s is None else balance.undo,
+        )  # fmt: skip
+        port = RebalancePort(comm, reducing, actor, given.values)
         with call(NAME, watched=True) as interrupts, running(record):
             carry(slow.around(actor), port, presence, record, interrupts, quick_s=QUICK_S, start=began)
             outcome = actor.outcome
@@ -178,8 +201,8 @@ def rebalance(
         if port is not None and presence.failed:
             presence.retain(port)
         raise
-    acted = actor.committed
-    seconds = time.perf_counter() - began
+    acted, seconds = actor.committed, time.perf_counter() - began
+    opportunities.paid(outcome.spent_s)
     balance.history.append(Rebalanced(
         acted, reason_of(decided, outcome.moved), outcome.before, outcome.after, outcome.moved, outcome.n_bytes,
         outcome.cut if acted else cut, outcome.steps, seconds,
@@ -187,7 +210,7 @@ def rebalance(
     if not acted or actor.built is None:
         if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
             raise actor.error
-        if decided.decision.reason is not BalanceReason.CUT:
+        if decided.reason is not BalanceReason.CUT:
             promises.breach(outcome.before_s)
         return None
     balance.moved(actor.built, [*port.given], outcome, comm.rank)
@@ -215,24 +238,13 @@ def load_kernels() -> float:
     return time.perf_counter() - began
 
 
-def _reduce(presence: Presence, mine: RankLoad, balance: PlanBalance, given: Given) -> GraphTotals:
-    """Return the sums and maxima of all ranks; collective."""
-    numbers = report(
-        mine, checksum=given.checksum, failed=given.failed is not None, call_s=balance.opportunities.call_s,
-        grown=balance.grown, latest=balance.latest, home=balance.speeds.home, planned=balance.planned,
-    )  # fmt: skip
-    reducing = Reducing(presence.comm, numbers)
-    presence.wait(reducing.done, reducing, name=NAME)
-    return totals_of(reducing.answer)
-
-
 class RebalancePort(Port[Any, Job]):
     """The messages and jobs of one call on a rank."""
 
-    def __init__(self, comm: MPI.Intracomm, actor: Rebalancing, values: Values) -> None:
-        self._comm, self._actor, self._values = comm, actor, values
+    def __init__(self, comm: MPI.Intracomm, reducing: Reducing, actor: Rebalancing, values: Values) -> None:
+        self._comm, self._reducing, self._actor, self._values = comm, reducing, actor, values
         self._parcels = Parcels(comm, Tag.REBALANCE)
-        self._reducing: deque[Reducing] = deque()
+        self._reduces = False  # a reduction is under way
         self.failed: Failed | None = None  # an error of the user's functions
         self.given = dict[int, int]()  # number of vertices that leave, by rank
         self.values: tuple[Any, ...] = ()  # of the new part
@@ -240,8 +252,9 @@ class RebalancePort(Port[Any, Job]):
     def arrived(self) -> list[tuple[int, Any]]:
         """See `Port`."""
         found: list[tuple[int, Any]] = [(source, _read(buffer)) for source, _, buffer in self._parcels.receive()]
-        while self._reducing and self._reducing[0].done():
-            found.append((ALL, self._reducing.popleft().answer))
+        if self._reduces and self._reducing.done():
+            self._reduces = False
+            found.append((ALL, self._reducing.answer))
         return found
 
     commits = True
@@ -253,13 +266,14 @@ class RebalancePort(Port[Any, Job]):
 
     def idle(self) -> bool:
         """See `Port`."""
-        return not self._parcels.news() and not (self._reducing and self._reducing[0].done())
+        return not self._parcels.news() and not (self._reduces and self._reducing.done())
 
     def post(self, sends: list[tuple[int, Any]]) -> None:
         """See `Port`."""
         for rank, message in sends:
             if rank == ALL:
-                self._reducing.append(Reducing(self._comm, message))
+                self._reducing.begin(message)
+                self._reduces = True
             else:
                 self._parcels.send(rank, Tag.REBALANCE, _parcel(message))
 
