@@ -135,13 +135,8 @@ def frozen(n):
 
 
 BAD_VALUES = {
-    "None": (lambda n: None, "values"),
-    "str": (lambda n: "words", "values"),
     "list": (lambda n: [1.0] * (n + 7), "values"),
-    "objects": (lambda n: np.array([None] * n), "values"),
-    "scalar": (lambda n: np.float64(3.0), "values"),
     "what rebalance returns": (lambda n: (np.zeros(n),), "(values,) = plan.rebalance(values)"),
-    "masked": (lambda n: np.ma.masked_array(np.zeros(n)), "values"),
     "read-only": (frozen, "values"),
     "no array": (lambda n: NoArray(lambda: np.zeros(n)), "values of type NoArray"),
     **{name: (lambda n, m=misbehave: [NoArray(m)] * max(n, 1), cause_of(name)) for name, misbehave in RAISES.items()},

@@ -92,7 +92,7 @@ def well():
     assert sorted(lb_mpi.search(COMM, Pile(30), threshold=1.0).value) == list(range(1, 31))
 
 
-@pytest.mark.parametrize("where", ["one", "all"])
+@pytest.mark.parametrize("where", ["one", pytest.param("all", marks=pytest.mark.one_mpi)])
 @pytest.mark.parametrize("method", [*filter(called, METHODS)])
 def test_exceptions_of_a_problem_reach_all_ranks(method, where):
     one = 0 if method in ON_RANK_0 else LAST

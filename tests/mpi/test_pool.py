@@ -71,7 +71,7 @@ ITEMS = {
 }
 
 
-@pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator"]))
+@pytest.mark.parametrize("name", parameters(ITEMS, every_size=["nothing", "one", "generator"], every_mpi=["one", "large"]))
 def test_each_task_once_in_order(pool, name):
     items = list(ITEMS[name]) if name == "generator" else ITEMS[name]
     if name == "generator":

@@ -42,7 +42,7 @@ RESULTS = {
 }
 
 
-@pytest.mark.parametrize("name", parameters(RESULTS, every_size=["numbers"]))
+@pytest.mark.parametrize("name", parameters(RESULTS, every_size=["numbers"], every_mpi=["numbers", "large"]))
 @pytest.mark.parametrize("pool", [None, LAST], indirect=True)
 def test_results_are_those_of_the_builtin_map(pool, name):
     make = RESULTS[name]

@@ -5,9 +5,6 @@ import pytest
 from mpi4py import MPI
 
 import lb_mpi
-from apps.diffusion import diffuse
-from lb_mpi.diffusion.diffusion import balance
-from lb_mpi.diffusion.setup import prepare
 from lb_mpi.graph import Graph, cube, host_graph, mesh, most_square_mesh, parse
 from lb_mpi.mpi.rows.process_graph import fingerprint, process_graph
 from tests.mpi.sizes import COMM, RANK, SIZE, parameters
@@ -82,18 +79,4 @@ def test_ranks_sit_where_they_ought_to(objective, method):
     assert placed.size == SIZE
     expected = lb_mpi.arrange(graph, SPEEDS, objective=objective, method=method, seed=3) if RANK == 0 else None
     assert placed.allgather(RANK) == COMM.bcast(expected).positions.tolist()
-    placed.Free()
-
-
-@pytest.mark.every_size
-def test_diffusion_on_an_arranged_communicator_is_that_of_the_layout():
-    graph = mesh(1, SIZE)
-    placed = lb_mpi.reorder_ranks(COMM, graph, SPEEDS.tolist())
-    layout = SPEEDS[COMM.bcast(lb_mpi.arrange(graph, SPEEDS).positions if RANK == 0 else None)]
-    loads = layout * np.random.default_rng(1).uniform(5, 15, SIZE)
-    assert SPEEDS[RANK] == layout[placed.rank]
-    setup = prepare(graph, layout, "fos", "uniform")
-    mean = float(setup.mean_times(loads)[placed.rank])
-    steps = diffuse(placed, setup, float(loads[placed.rank]), mean, 1e-6, 1000).steps
-    assert steps == balance(graph, loads, layout, scheme="fos", tau="uniform", tolerance=1e-6).steps
     placed.Free()

@@ -152,13 +152,6 @@ def test_info_says_what_is_wrong_once(arguments, says):
     assert err.count("\n") == 1
 
 
-@pytest.mark.one_mpi
-def test_only_one_rank_speaks_of_unknown_options():
-    code, out, err = info("--unknown")
-    assert (code, out) == (2, "")
-    assert err.count("unrecognized arguments") == 1
-
-
 # --- what is known from one door to the next ---------------------------------------------------------------------------
 
 

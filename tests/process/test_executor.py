@@ -129,7 +129,7 @@ def test_ctrl_c_ends_a_script_and_leaves_nothing(tmp_path, ranks):
     until(lambda: not any(Path("/proc", pid).exists() for pid in pids))  # Open MPI's mpiexec ends a moment before its ranks
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.one_mpi), 3])
 def test_the_suite_of_cpython(ranks):
     if importlib.util.find_spec("test.test_concurrent_futures") is None:
         pytest.skip(f"Python {sys.version.split()[0]} has come without test.test_concurrent_futures")

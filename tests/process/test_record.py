@@ -117,6 +117,7 @@ with lb_mpi.Pool() as pool:
 """
 
 
+@pytest.mark.one_mpi
 def test_ranks_in_folders_of_their_own_record_in_one(tmp_path):
     (other := tmp_path / "other").mkdir()
     run = job("record", "-c", APART, str(tmp_path), str(other))
@@ -170,6 +171,7 @@ def test_records_agree_with_results(tmp_path):
     assert [of["driver"] for of in json.loads(said)["settings"]] == ["map_rows", "pool"]
 
 
+@pytest.mark.one_mpi
 def test_tasks_of_an_executor_are_recorded(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SUBMITTED)
@@ -202,6 +204,7 @@ def test_the_record_of_a_killed_run_can_be_read(tmp_path):
     assert not records(tmp_path)[1].ended
 
 
+@pytest.mark.one_mpi
 @pytest.mark.parametrize("how", ["removed", "replaced", "no room"])
 def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path, how):
     file, path = recorder._File(tmp_path), tmp_path / "rank000000.lbrec"
@@ -218,11 +221,13 @@ def test_a_record_that_cannot_be_written_any_more_ends_with_one_warning(tmp_path
         assert path.read_bytes() == (b"another" if how == "replaced" else before)
 
 
+@pytest.mark.one_mpi
 def test_a_disk_without_room_at_the_start_is_named(tmp_path):
     with largest_file(100), pytest.raises(OSError, match=f"`ulimit -f`.: '{tmp_path}/rank000000.lbrec'"):
         recorder._File(tmp_path)
 
 
+@pytest.mark.one_mpi
 def test_a_folder_that_cannot_be_made_is_an_error_on_every_rank(tmp_path):
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "record"

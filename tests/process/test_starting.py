@@ -132,12 +132,14 @@ for comm in own, own.Split(0, 0):
 @pytest.mark.parametrize(("variables", "arguments", "says"), [
     (SLURM | {"SLURM_PROCID": "0"}, [], "SLURM_STEP_NUM_TASKS = 4, but MPI.COMM_WORLD has 1 rank: srun has started 4"),
     (OTHER | {"SLURM_STEP_NUM_TASKS": "2"}, [], "= 4, but MPI.COMM_WORLD has 1 rank: a launcher for"),
-    (SLURM | {"SLURM_PROCID": "1"}, [], ""),  # number 0 says so
-    (SLURM | {"SLURM_PTY_PORT": "7"}, [], ""),  # a shell within a step
-    (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, [], ""),
-    (SLURM, ["self"], ""),
-    ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, [], ""),  # in a batch script
-    ({}, [], ""),
+    *[pytest.param(variables, words, "", marks=pytest.mark.one_mpi) for variables, words in (
+        (SLURM | {"SLURM_PROCID": "1"}, []),  # number 0 says so
+        (SLURM | {"SLURM_PTY_PORT": "7"}, []),  # a shell within a step
+        (SLURM | {"SLURM_STEP_NUM_TASKS": "1"}, []),
+        (SLURM, ["self"]),
+        ({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"}, []),  # in a batch script
+        ({}, []),
+    )],
 ])  # fmt: skip
 def test_a_wrong_launcher_is_named_once(variables, arguments, says):
     clean = {key: value for key, value in here().variables().items() if not key.startswith(("SLURM", "PMI", "OMPI_COMM"))}
