@@ -416,21 +416,6 @@ NOTHING = (
 )
 
 
-def replays(run: Run) -> tuple[list[Replayed], list[str]]:
-    """Return what can be replayed, and why other calls can't; one of the two is not empty."""
-    found: list[Replayed] = []
-    why = [SEARCHES] if any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks) else []
-    if len(run.ranks) < run.size:
-        return [], [f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"]
-    run = in_rank_order(run)
-    for replay in REPLAYS:
-        try:
-            found += filter(None, [replay(run)])
-        except ValueError as error:  # too little data
-            why.append(str(error))
-    return found, why or [NOTHING] * (not found)
-
-
 MOST_RANKS, MOST_WITH_WAYS = 256, 64  # of a run whose gain is predicted, and all ways: a replay of more takes long
 
 
@@ -440,13 +425,22 @@ def predictions(run: Run, progress: Progress) -> tuple[list[Advice], list[str]]:
         return [], []
     if run.size > MOST_RANKS:
         return [], [f"times with other settings are predicted for at most {MOST_RANKS} ranks"]
-    found, why = replays(run)
+    if len(run.ranks) < run.size:
+        return [], [f"records of {len(run.ranks)} of {run.size} ranks: expected all of them, to replay the run"]
+    found: list[Replayed] = []
+    why = [SEARCHES] if any((one.steps["driver"] == Driver.SEARCH).any() for one in run.ranks) else []
+    run = in_rank_order(run)
+    for replay in REPLAYS:
+        try:
+            found += filter(None, [replay(run)])
+        except ValueError as error:  # too little data
+            why.append(str(error))
     if found and run.size > MOST_WITH_WAYS:
         found = [
             one._replace(variants=[one.variants[0], *(way for way in one.variants if way.what in WITHOUT)]) for one in found
         ]
-        why = [*why, f"other settings than no balancing are predicted for at most {MOST_WITH_WAYS} ranks"]
-    return [advise(one, progress) for one in found], why
+        why.append(f"other settings than no balancing are predicted for at most {MOST_WITH_WAYS} ranks")
+    return [advise(one, progress) for one in found], why or [NOTHING] * (not found)
 
 
 def gain(found: Sequence[Advice]) -> tuple[float, str]:

@@ -389,7 +389,7 @@ LINES = [
     ("simulate search --tree T9", "T9"),
     ("simulate rows --row-s 0", "--row-s = 0.0: expected"),
     ("simulate rows --graph mesh:2x2 --speeds=-1,1", "--speeds[0] = -1.0: expected"),
-    ("simulate rows --graph mesh:300x300", "ranks = 90000: expected an integer, 1 to 65536"),
+    ("simulate rows --graph complete:20000000", "ranks = 20000000: expected an integer, 1 to 65536"),
     ("simulate tasks --hosts 99999", "hosts = 99999: expected an integer, 1 to 10000 (ranks in all)"),
     ("report no_folder", "error: FOLDER = 'no_folder': expected a folder made with LB_MPI_RECORD or `run --record`"),
     ("throttle --speed 2 true", "--speed = 2.0: expected a finite number above 0 and at most 1"),

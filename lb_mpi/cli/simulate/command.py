@@ -7,6 +7,7 @@ of `_common`; the specific options, answer and summary of each are together belo
 from __future__ import annotations
 
 import argparse
+import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -188,6 +189,9 @@ def _rows(options: argparse.Namespace) -> dict[str, Any]:
     (`bound_s`), the rows and bytes moved; the totals of these; simulated in `cpu_seconds`.
     """
     began = time.process_time()
+    if named := re.fullmatch(r"(\w+):([1-9]\d{0,8})(?:x([1-9]\d{0,8}))?", options.graph):  # refused before it is made
+        kind, n, columns = named[1], int(named[2]), int(named[3] or 1)
+        integer(f"--graph {options.graph}: ranks", 1 << min(n, 64) if kind == "hypercube" else n * columns, 1, MOST_RANKS)
     graph = as_graph(options.graph)
     integer(f"--graph {options.graph}: ranks", graph.n, 1, MOST_RANKS)
     n_rows, seed = integer("rows", options.rows, 1), integer("seed", options.seed, 0)
