@@ -32,6 +32,8 @@ OTHER_RANKS = (3,)  # with --other-mpi
 COMPUTING = ("unit", "protocol")  # the rooms of tests/ whose tests only compute
 QUEUED = 4  # times as long, for tests that get the cores that others leave idle
 N_SHARES = 5  # of their files; each share is a stage, of which the last ones run side by side until the end
+N_EARLY = 2  # of the shares: they have no test that calls a kernel, and fill the cores while kernels are compiled
+CALLING_KERNELS = ("maze_tiles", "rebalancing", "rivals")  # the files of tests/protocol with such tests
 WAITING = "process"  # the room whose tests start programs, and wait for them: each file is a stage
 WAITING_CORES = 0.35  # that such a file keeps busy
 WITHOUT_KERNELS = (  # files of that room whose programs call no kernel: they start while kernels are compiled
@@ -112,10 +114,14 @@ def without_mpiexec(environment: Environment, options: argparse.Namespace) -> li
         stage = serial(environment, place, arguments, n_cores=WAITING_CORES, may_be_empty=True)
         stages.append(stage._replace(after=()) if _name(file) in WITHOUT_KERNELS else stage)
     if not options.other_mpi:
-        files = [str(file.relative_to(ROOT)) for file in files_of(*COMPUTING)]
-        for k in range(N_SHARES):
-            name = f"serial tests, {k + 1} of {N_SHARES}"
-            stages.append(serial(environment, name, files[k::N_SHARES], QUEUED * LIMIT_S, n_cores=IDLE))
+        early = [file for file in files_of("protocol") if _name(file) not in CALLING_KERNELS]
+        late = [file for file in files_of(*COMPUTING) if file not in early]
+        shares: list[tuple[list[Path], tuple[str, ...]]] = [(early[k::N_EARLY], ()) for k in range(N_EARLY)]
+        shares += [(late[k :: N_SHARES - N_EARLY], (KERNELS,)) for k in range(N_SHARES - N_EARLY)]
+        for number, (files, after) in enumerate(shares, 1):
+            arguments = [str(file.relative_to(ROOT)) for file in files]
+            stage = serial(environment, f"serial tests, {number} of {N_SHARES}", arguments, QUEUED * LIMIT_S, n_cores=IDLE)
+            stages.append(stage._replace(after=after))
     return stages
 
 

@@ -78,7 +78,7 @@ def test_given_parts(root):
 
 
 @pytest.mark.one_mpi
-@pytest.mark.parametrize("method", parameters(METHODS, every_size=["static", "random"]))
+@pytest.mark.parametrize("method", parameters(METHODS, every_size=["static"]))
 def test_methods(method):
     for graph in (mesh(12, 20), weighted(60, 120, 2), parse("ring:3"), mesh(1, 1)):
         with lb_mpi.distribute(COMM, on_root(graph), method=method, speeds=on_root(EVEN), seed=5) as plan:

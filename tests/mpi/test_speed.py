@@ -140,6 +140,7 @@ def test_info_measures_and_writes_a_file(tmp_path):
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--speeds", "1"], "--speeds without --measure"),
     (["-o", "m.json"], "-o without --measure"),
+    (["--unknown"], "unrecognized arguments"),
     (["--measure", "--speeds", ",".join(["1"] * (SIZE + 1))], f"--speeds has {SIZE + 1} numbers"),
     (["--measure", "--speeds", ",".join(["2"] * SIZE)], "--speeds: rank 0 = 2.0"),
     (["--measure", "--speeds", "fast"], "--speeds = 'fast'"),

@@ -46,6 +46,9 @@ def test_a_launcher_reads_what_a_program_says(page):
     assert seen(page)[1:] == (2, 8, os.getpid(), os.getpid(), "", 0, False, 0.0)
     signs.saves_at_signal(False)
     assert seen(page).saves_pid == 0
+    signs.slept(0.25)
+    signs.slept(0.5)
+    assert seen(page).asleep_s == 0.75
 
 
 def test_a_phase_is_shown_until_the_last_of_overlapping_blocks_ends(page):
@@ -64,13 +67,6 @@ def test_asking_an_ending_program_for_its_stack_does_not_kill_it(page):
     program = f"import faulthandler, os\nfrom lb_mpi import signs\nsigns.begin()\n{at_end}\n"
     program += "os.kill(os.getpid(), signs.STACK_SIGNAL)"
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
-
-
-def test_sleeps_of_a_program_add_up(page):
-    with signs.phase("search"):
-        signs.slept(0.25)
-        signs.slept(0.5)
-    assert seen(page).asleep_s == pytest.approx(0.75)
 
 
 @pytest.mark.parametrize(("last", "regular"), [
