@@ -37,6 +37,26 @@ except lb_mpi.SearchError as error:
     assert str(error).startswith("rank 1: {kind}"), error
     raise
 """
+FAILING = """
+import lb_mpi
+from lb_mpi.mpi.pool import ranks
+from mpi4py import MPI
+
+def full(*_):
+    raise MPI.Exception(MPI.ERR_NO_MEM)
+
+COMM, made = MPI.COMM_WORLD, ranks.window_of
+if COMM.rank in ({ranks},):
+    ranks.window_of = full
+try:
+    lb_mpi.Pool(COMM)
+except MPI.Exception:
+    ranks.window_of = made
+    with lb_mpi.Pool(COMM) as pool:
+        found = pool.map(abs, [-1, -1])
+    if COMM.rank == 0:
+        print(sum(found), "went on")
+"""
 INTERRUPTING = """
 import os, signal, sys
 
@@ -92,6 +112,14 @@ def test_a_rank_that_leaves_takes_the_others_along(tmp_path, runner, error):
     assert code not in (0, processes.HUNG), text
     assert "SearchError: rank 1: " in text
     assert "AssertionError" not in text
+
+
+@pytest.mark.parametrize(("ranks", "fails", "expected"), [("0, 1", False, "2 went on\n"), ("1", True, "rank 1: Exception:")])
+def test_mpi_that_fails_in_a_blocking_call_is_an_error_or_ends_the_job(tmp_path, ranks, fails, expected):
+    """A rank whose MPI failed in a collective call left the others in it for ever."""
+    code, text = on_ranks(2, str(tmp_path / "program.py"), text=FAILING.format(ranks=ranks), env={"PYTHONPATH": str(ROOT)})
+    assert (code not in (0, processes.HUNG)) == fails, text
+    assert expected in text
 
 
 @pytest.mark.parametrize(("command", "module"), [

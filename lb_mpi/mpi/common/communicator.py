@@ -51,6 +51,7 @@ FAILED_AFTER_S = 5e-3  # of waiting, before probing for failures of other ranks
 SETTLED_AFTER = 20  # probes of a failure before it is raised
 LATE_AFTER_S = 1.0  # of waiting
 OTHER_AFTER_S = 2 * LATE_AFTER_S  # of waiting, before calls are compared: who closes since it has failed says so before
+ALL_FAIL_S = 10.0  # for MPI to fail on all ranks
 UNNAMED = "lb_mpi"
 Made = tuple[MPI.Comm, MPI.Request]  # a duplicate, and what completes when all ranks have it
 _key = _end_key = MPI.KEYVAL_INVALID
@@ -277,6 +278,15 @@ class Presence:
             self.wait(self._barrier(), name="")
             yield
 
+    def end_unless_all_fail(self, error: MPI.Exception) -> None:
+        """Return if MPI has failed on all ranks, as it should; else end the job: the others wait in MPI for ever."""
+        over, until = self._barrier(), time.perf_counter() + ALL_FAIL_S
+        while not over():
+            if time.perf_counter() > until:
+                write_error(f"rank {self.comm.rank}: {describe(error)}, not on all ranks: the others may wait in MPI\n")
+                self.comm.Abort(1)
+            time.sleep(LONGEST_S)
+
     def _barrier(self) -> Callable[[], bool]:
         """Return a function that is polled until all ranks have called this: a dissemination barrier of messages.
 
@@ -440,7 +450,11 @@ def blocking(comm: MPI.Intracomm) -> Iterator[None]:
     presence = _found(comm) or _make_anchor(comm)  # a user's communicator that nothing has used yet has no barrier of ours
     wait(comm, comm.Ibarrier())
     with presence.uninterrupted():
-        yield
+        try:
+            yield
+        except MPI.Exception as error:
+            presence.end_unless_all_fail(error)
+            raise
 
 
 def _found(comm: MPI.Comm) -> Presence | None:
