@@ -197,6 +197,13 @@ def test_a_function_may_return_the_same_array_each_time(pool, form):
             assert sorted(map(described, seen)) == sorted(expected)
 
 
+def test_a_function_of_several_arguments_names_starmap(pool):
+    for function, expected in ((lambda a, b: a - b, True), (pow, True), (lambda pair: (lambda a, b: a)(*pair[:1]), False)):
+        with pytest.raises(lb_mpi.TaskError, match=r"TypeError: .* missing ") as caught:
+            pool.map(function, [(2, 1)] * 9)
+        assert ("expected starmap, if an item has several arguments" in str(caught.value)) == expected
+
+
 @pytest.mark.one_mpi
 def test_functions_of_each_rank_get_copies_of_records(pool):
     fields = np.zeros(40, [("x", "f8")])

@@ -77,7 +77,8 @@ class Executor(MPIPoolExecutor):
     max_workers : number of ranks to use, at least 1; None: all.
     initializer : called as initializer(*initargs), once on each rank before its first task; if it raises, all futures that
         are not done raise BrokenExecutor, and so does `submit`.
-    root_works : False: rank 0 runs no tasks, unless it is the only rank.  Its tasks run in a thread, beside the script.
+    root_works : False: rank 0 runs no tasks, unless it is the only rank.  Its tasks run in a thread, beside the script; one
+        that holds Python's lock for long, as some compiled code does, delays the results of all ranks.
 
     Needs MPI_THREAD_SERIALIZED on rank 0, which is checked; MPI_THREAD_MULTIPLE, the default of mpi4py, if the script itself
     calls MPI while an executor is open, or has executors of several communicators open at a time.

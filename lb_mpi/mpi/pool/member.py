@@ -22,6 +22,7 @@ import numpy as np
 from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.knowledge import n_numbers
 from lb_mpi.mpi.common.carrier import Port, carry
+from lb_mpi.mpi.common.failure import location
 from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
@@ -325,7 +326,9 @@ class Member(PoolActor):
         if isinstance(error, UnreadableError) and error.__cause__ is not None:
             what, position, error = "an item can't be unpickled: ", position if error.alone else -1, error.__cause__
         failure = failure_of(error, self.ranks.rank, position, self.call.function)
-        self.fail_task(failure._replace(text=what + failure.text), error)
+        starmap = type(error) is TypeError and " missing " in failure.text and not (self.call.star or location(error))
+        hint = ": expected starmap, if an item has several arguments" * starmap
+        self.fail_task(failure._replace(text=what + failure.text + hint), error)
 
     def own_s(self, ran: Ran) -> float:
         """Return the seconds of tasks that tell the speed of this rank: not those in which it waited for a core.

@@ -220,8 +220,9 @@ class Pool:
         """Yield (index of the item, function(item)) on the root as results arrive; nothing on the other ranks.
 
         The other arguments are those of `map`, except `to`.  The root itself works on tasks only while it waits for the
-        next result.  Leaving the loop early drops the tasks not yet begun.  Where only the root calls methods, another one
-        may be called in the loop.
+        next result; those of other ranks wait for the end of its own task: if tasks are long and results are needed at once,
+        `Executor(root_works=False).map(..., unordered=True)` keeps the root free.  Leaving the loop early drops the tasks
+        not yet begun.  Where only the root calls methods, another one may be called in the loop.
 
         Items of a list, a range or an array are sent at once, and all tasks may begin; results not yet yielded are kept on
         the ranks that computed them, up to 64 MiB per rank.  Another method first completes this map.
