@@ -59,7 +59,7 @@ def check(environment: Environment, *command: str) -> Stage:
         return Outcome(Counts(failed=int(code != 0)), problem, _text(folder / "log"))
 
     argv = [str(environment.python), "-m", *command]
-    n_cores = 1.0 if command[0] == KERNELS else IDLE  # for them, most stages wait
+    n_cores = {KERNELS: 1.0, "ruff": 0.1}.get(command[0], IDLE)  # most stages wait for the kernels; ruff ends at once
     return Stage(command[0], n_cores, lambda _: argv, environment.variables(), outcome_of)
 
 
