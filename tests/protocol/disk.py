@@ -20,11 +20,6 @@ class Disk:
         self.committed: dict[int, tuple[bytes, ...]] = {}
         self.room = 0  # the save that there is a directory for
 
-    def copy(self) -> "Disk":
-        other = Disk()
-        other.written, other.committed, other.room = dict(self.written), dict(self.committed), self.room
-        return other
-
     def key(self) -> tuple[object, ...]:
         return (tuple(sorted(self.written.items())), tuple(self.committed.items()), self.room)
 

@@ -134,6 +134,8 @@ class Case(NamedTuple):
                 now_s = (np.bincount(self.owners, self.costs, self.size) / speeds).max()
                 assert not self.slabs or now_s <= self.slabs_bound(speeds) * (1 + 1e-9), "better ranges that were not found"
             return
+        assert all(actor.ready for actor in actors), "a rank that has committed, and may be interrupted"
+        assert actors[0].outcome.after >= 0.0
         owners = np.full(self.graph.n, -1)
         for rank, actor in enumerate(actors):
             assert np.all(owners[actor.built.part.vertices] == -1), "a vertex with two owners"
@@ -190,6 +192,8 @@ class Case(NamedTuple):
         apart = Graph.from_edges(self.size, *edges.reshape(-1, 2).T).components()[0] > 1
         level = after.max() <= (1.0 + tolerance) * loads.sum() / speeds.sum() * (1.0 + 1e-9)
         assert apart or level, "ranks that are not level"
+        most_s = 1.03 * loads.sum() / sum(actor.links.speed for actor in actors)  # so much imbalance may be left
+        assert [actor.links.bound for actor in actors] == pytest.approx([most_s * actor.links.speed for actor in actors])
 
 
 def least_time(costs: np.ndarray, owners: Ints, speeds: Sequence[float]) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -136,13 +135,3 @@ def changing(usual: Sequence[float], *changes: tuple[int, float, float, float]) 
 
 
 HEAT = changing([0.8, 0.4, 0.2], (0, 2.0, 5.0, 0.33), (1, 4.0, 7.0, 0.33), (2, 6.0, 9.0, 0.5))  # of benchmarks.machines
-
-
-def drawn(seed: int, usual: Sequence[float], seconds: float, until: float = math.inf) -> Speeds:
-    """Ranks that are slow in turn, for times that are `seconds` on average."""
-    rng, at, changes = np.random.default_rng(seed), 1.0, []
-    while at < min(until, 200.0):
-        length = float(rng.exponential(seconds))
-        changes.append((int(rng.integers(len(usual))), at, at + length, float(rng.uniform(0.3, 0.7))))
-        at += length + float(rng.exponential(seconds))
-    return changing(usual, *changes)

@@ -1,6 +1,5 @@
 """Quick calls: which calls are quick, that all ranks agree on it, and that they come back to full calls in time."""
 
-
 import numpy as np
 import pytest
 

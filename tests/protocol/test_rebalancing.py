@@ -33,6 +33,7 @@ from tests.protocol.mutate import rejects
 from tests.protocol.rebalancing_law import Case, Explored, play
 from tests.protocol.rebalancing_mutants import MUTANTS
 
+EVEN = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
 PATH = mesh(1, 6)
 TRIANGLE = parse("complete:6")
 THIRDS = Case(PATH, np.array([0, 0, 1, 1, 2, 2]), np.ones(6), np.array([1.0, 0.5, 1.0]))
@@ -100,15 +101,9 @@ def test_drawn_orders_keep_the_law() -> None:
 
 
 def test_ranks_that_are_level_send_nothing_to_each_other() -> None:
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
     for when in ("always", "auto", 0.1):
-        assert case.decide(when)[1].before == 0.0
-        assert not play(case, np.random.default_rng(1), when=when)
-
-
-def test_ranks_that_have_not_been_timed_wait() -> None:
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.array([1.0, 1.0, np.nan, 0.1]))
-    assert case.decide()[1].reason is BalanceReason.UNMEASURED
+        assert EVEN.decide(when)[1].before == 0.0
+        assert not play(EVEN, np.random.default_rng(1), when=when)
 
 
 def test_an_unexpected_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +266,14 @@ def test_a_move_counts_as_better_by_its_own_numbers() -> None:
     assert [may_cut(*each) for each in ((cut, 7, 7), (cut, 6, 7), (gain, 8, 7))] == [False, True, True]
 
 
+def after_a_move(cut: float, first_cut: float = 10.0, every: int = 1) -> Opportunities:
+    """Return opportunities after a move that has cost 0.12 s and left a cut of this weight."""
+    opportunities = Opportunities(first_cut=first_cut, arguments=Arguments(every=every))
+    opportunities.paid(0.12)
+    opportunities.moved(cut, BalanceReason.GAIN)
+    return opportunities
+
+
 @pytest.mark.parametrize(("lighter", "moves"), [
     ([0.99], 1),  # it hardly helps
     ([0.9, 0.99], 2),
@@ -280,7 +283,6 @@ def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it
     lighter: list[float], moves: int
 ) -> None:
     """A step takes 4 s, and a move 0.12 s: the parts have held after two steps."""
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
     opportunities, found = Opportunities(first_cut=10.0), []
     opportunities.paid(0.12)
     for cut in (11.0, 14.0, 13.5):
@@ -289,7 +291,7 @@ def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it
         parts = iter([*lighter, 1.0])
         for _ in range(8):
             assert not opportunities.skips()
-            decided = opportunities.decide(case.totals, case.size)
+            decided = opportunities.decide(EVEN.totals, EVEN.size)
             if decided.reason.acts:
                 cut *= next(parts)
                 opportunities.moved(cut, decided.reason)
@@ -299,23 +301,23 @@ def test_a_heavy_cut_is_made_lighter_after_each_move_that_has_held_as_long_as_it
 
 
 def test_a_heavy_cut_for_which_no_lighter_one_was_found_is_left() -> None:
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
-    opportunities = Opportunities(first_cut=10.0)
-    opportunities.paid(0.12)
-    opportunities.moved(14.0, BalanceReason.GAIN)
-    reasons = [opportunities.decide(case.totals, case.size).reason for _ in range(20)]
+    opportunities = after_a_move(14.0)
+    reasons = [opportunities.decide(EVEN.totals, EVEN.size).reason for _ in range(20)]
     assert reasons.count(BalanceReason.CUT) == 1
+
+
+def test_parts_stay_where_no_lighter_cut_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor_module, "may_cut", lambda *_: False)
+    outcome = play(SMALL["two"], np.random.default_rng(1))[0].outcome
+    assert (outcome.moved, outcome.after) == (0, outcome.before)
 
 
 @pytest.mark.parametrize(("every", "moves_again", "reasons"), [(1, False, "WC"), (1, True, "WWC"), (2, False, "C")])
 def test_a_heavy_cut_loses_time_in_each_step_since_the_last_move(every: int, moves_again: bool, reasons: str) -> None:
     """A step loses 0.08 s by the cut, and a move costs 0.12 s."""
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
-    opportunities, found = Opportunities(first_cut=10.0, arguments=Arguments(every=every)), []
-    opportunities.paid(0.12)
-    opportunities.moved(14.0, BalanceReason.GAIN)
+    opportunities, found = after_a_move(14.0, every=every), []
     for _ in reasons:
-        found.append(opportunities.decide(case.totals, case.size).reason)
+        found.append(opportunities.decide(EVEN.totals, EVEN.size).reason)
         if moves_again and len(found) == 1:
             opportunities.moved(14.0, BalanceReason.GAIN)
     assert "".join(reason.name[0] for reason in found) == reasons
@@ -330,12 +332,9 @@ def test_before_the_first_move_its_cost_is_guessed_from_the_time_of_an_opportuni
 
 def test_after_a_first_cut_of_0_no_cut_is_heavy() -> None:
     """All vertices were on one rank, or each part was a piece of its own: that says nothing of later cuts."""
-    case = Case(mesh(4, 4), np.arange(16) // 4, np.ones(16), np.ones(4))
-    opportunities = Opportunities(first_cut=0.0)
-    opportunities.paid(0.12)
-    opportunities.moved(12.0, BalanceReason.GAIN)
+    opportunities = after_a_move(12.0, first_cut=0.0)
     for _ in range(10):
-        assert opportunities.skips() or not opportunities.decide(case.totals, case.size).reason.acts
+        assert opportunities.skips() or not opportunities.decide(EVEN.totals, EVEN.size).reason.acts
 
 
 def opportunities_of(
@@ -425,9 +424,6 @@ def test_few_ranks_compute_the_flows_that_they_would_find_by_messages(monkeypatc
         assert actors[0].outcome.moved
     for flows, alone in zip(*found, strict=True):  # messages learn a few steps later that the flow is over
         assert flows == pytest.approx(alone, abs=2.0)
-
-
-# --- mutants ---
 
 
 def find_fault() -> None:

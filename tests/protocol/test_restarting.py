@@ -1,6 +1,5 @@
 """What to do after an end of a run: the table of cli/run/restarting.py, and its law over all small outcomes."""
 
-
 import pytest
 
 from lb_mpi.cli.run.hosts import Host

@@ -37,9 +37,6 @@ def cases(draw: st.DrawFn, least: int = 3, most: int = 12) -> tuple[Graph, Float
     return Graph.from_networkx(graph), speeds * 10.0 ** draw(st.integers(-3, 3))
 
 
-# --- values -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_place_of_the_greedy_among_all_arrangements(command):
     graph, speeds = parse("2,3/1,4,6/1,5/2/3,6/2,5"), np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
     found = lb_mpi.arrange(graph, speeds, method="paper")
@@ -115,9 +112,6 @@ def test_the_place_of_least_cost_is_found(case, objective):
     assert exact[found.argmin()] == pytest.approx(exact.min(), rel=1e-7)
 
 
-# --- methods ----------------------------------------------------------------------------------------------------------
-
-
 @settings(max_examples=15, deadline=None)
 @given(cases(most=5), st.sampled_from(OBJECTIVES))
 def test_exhaustive_is_brute_force(case, objective):
@@ -185,9 +179,6 @@ def test_a_few_modes_do_as_well(monkeypatch, objective):
     assert value(graph, speeds[swapped.positions], objective) <= value(graph, speeds[few.positions], objective)
 
 
-# --- small and odd cases ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_one_two_and_equal_speeds_have_nothing_to_gain(method, objective):
@@ -217,9 +208,6 @@ def test_progress_rises_to_the_end(method):
     assert shares[-1] == pytest.approx(1.0)
 
 
-# --- predicted steps --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("name", ["mesh:3x3", "mesh:6x6", "hypercube:4", "ring:12"])
 def test_predicted_steps_are_measured(name, objective):
@@ -237,9 +225,6 @@ def test_predicted_steps_are_measured(name, objective):
 def test_nothing_left_to_do_takes_no_steps():
     assert predict_steps(parse("ring:5"), [1.0] * 5, tolerance=10.0) == 0
     assert predict_steps(parse("ring:2"), [1.0, 4.0]) == 1
-
-
-# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def test_a_host_list_is_put_in_order(command, tmp_path):

@@ -27,8 +27,6 @@ from lb_mpi.diffusion.setup import (
 from lb_mpi.graph import Graph, parse
 from tests.diffusing import acyclic, cases, dense_m, eigenvalues_of_m, paper_case, run_ranks
 
-# --- facts about M ---
-
 
 @given(cases(), st.sampled_from(TAU_RULES))
 def test_theorem_4_is_examined_for_m_itself(case, rule):
@@ -43,8 +41,6 @@ def test_theorem_4_is_examined_for_m_itself(case, rule):
     assert found.slowest == pytest.approx(max([0.0, *np.abs(values[:-1])]), abs=1e-9)
     assert rule == "uniform" or found.converges
 
-
-# --- facts about all schemes ---
 
 MAGNITUDES = (5e-324, 1e-320, 1e-300, 1e-160, 1.0, 1e160, 1e300)
 
@@ -121,9 +117,6 @@ def test_schemes_need_as_few_steps_as_their_theory_says(how):
     assert found.steps == pytest.approx(STEPS[how], abs=1, rel=0.01)
 
 
-# --- one rank against the whole graph ---
-
-
 @pytest.mark.parametrize("name", ["mesh:3x4", "complete:11", "ring:5", "hypercube:4"])
 @pytest.mark.parametrize("scheme", ["fos", "sos", "chebyshev", "ops"])
 def test_one_rank_is_the_whole_graph(name, scheme):
@@ -161,9 +154,6 @@ def test_a_run_that_ends_at_max_steps_has_not_converged():
     result = balance(graph, loads, speeds, tolerance=1e-6, max_steps=10)
     assert isinstance(result, Balance)
     assert (result.steps, result.converged, len(result.imbalance)) == (10, False, 11)
-
-
-# --- which scheme "auto" is ---
 
 
 def random_regular(n: int, degree: int, seed: int) -> Graph:

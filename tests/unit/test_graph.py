@@ -138,9 +138,6 @@ def test_no_more_goes_between_two_hosts_than_one_of_them_has_too_much(hosts, see
     assert plan.amounts[on[plan.sources] != on[plan.destinations]].sum() == pytest.approx(abs(surplus))
 
 
-# --- structure ---
-
-
 @given(networkx_graphs())
 def test_agrees_with_networkx(expected):
     graph = Graph.from_networkx(expected)
@@ -203,17 +200,11 @@ def test_arrays_that_are_no_graph_are_refused(arrays, message):
         Graph(*map(np.array, arrays))
 
 
-def test_entries_of_a_matrix_of_small_integers_add_up():
+def test_entries_of_a_matrix_of_small_integers_and_parallel_edges_of_a_multigraph_add_up():
     twice = sparse.coo_array((np.full(4, 200, np.uint8), ([0, 0, 1, 1], [1, 1, 0, 0])), shape=(2, 2))
     assert Graph.from_scipy(twice).weights.tolist() == [400.0, 400.0]
-
-
-def test_parallel_edges_of_a_multigraph_add_up():
     graph = Graph.from_networkx(nx.MultiGraph([(0, 1, {"weight": 2}), (1, 0, {"weight": 3}), (1, 2)]))
     assert graph.edge_weights().tolist() == [5, 1]
-
-
-# --- METIS files ---
 
 
 def write_metis(graph: Graph, path: Path) -> None:
@@ -238,9 +229,6 @@ def test_metis_isolated_vertices_sizes_and_line_ends(tmp_path):
     assert same(read_metis(path), Graph.from_edges(3, [0], [1], vertex_weights=[2, 3, 0]))
     path.write_text("3 1\n3\n\n1")
     assert same(read_metis(path), Graph.from_edges(3, [0], [2]))
-
-
-# --- Matrix Market files ---
 
 
 @given(expected=networkx_graphs(), symmetry=st.sampled_from(["general", "symmetric"]))

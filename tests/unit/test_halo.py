@@ -1,6 +1,5 @@
 """Parts and their halo: every rank's part from its piece alone, and an exchange on paper between all of them."""
 
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

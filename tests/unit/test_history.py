@@ -35,21 +35,16 @@ def test_calls_add_up():
     assert "one rank" not in str(found)
 
 
-def test_shares_print_a_line_a_rank_and_say_what_imbalance_is():
+def test_shares_print_a_line_a_rank_and_say_what_imbalance_is_before_the_first_call_too():
     loans = Loans(Record(0.0), [0], 0)
+    none = loans.report([loans.rank])
+    assert none.ranks[0].idle == 0.0
+    assert all(words in str(none) for words in ("0 calls in 0.000 s", "imbalance of the last call: ?"))
     call(loans, 0.0, 1000, 0.75, math.nan, 0.125, home=1000)
     lines = str(loans.report([loans.rank])).splitlines()
     assert lines[1].split() == ["0", "1,000", "1,000", "0.750", "25.0%"]
     assert lines[2].endswith("; there is one rank only: mpiexec -n starts more")
     assert lines[3] == "imbalance of the last call: 12.5%, without lending ?"
-
-
-def test_before_the_first_call_there_is_nothing():
-    loans = Loans(Record(0.0), [0], 0)
-    found = loans.report([loans.rank])
-    assert found.ranks[0].idle == 0.0
-    assert "0 calls in 0.000 s" in str(found)
-    assert "imbalance of the last call: ?" in str(found)
 
 
 def test_a_history_prints_a_line_for_calls_that_change_nothing_for_the_same_reason():

@@ -49,9 +49,6 @@ def test_arrays_are_its_own():
         made.speeds[0] = 7.0
 
 
-# --- the file ---
-
-
 @settings(deadline=None)
 @given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=5), st.data())
 def test_a_file_holds_every_bit(tmp_path_factory, speeds, data):
@@ -83,9 +80,6 @@ def test_no_file_and_no_folder(tmp_path):
         read_machine(tmp_path / "m.json")
     with pytest.raises(OSError, match=r"nowhere/m.json"):
         write_machine(machine(), tmp_path / "nowhere" / "m.json")
-
-
-# --- from measurements ---
 
 
 @settings(deadline=None)
@@ -153,9 +147,6 @@ def test_luck_with_cores_is_shared_within_a_host():
     """Three ranks on two cores, one of which had a core for itself; and a rank on another host that had its own."""
     found = speeds_of(["a", "a", "b", "a"], [100] * 4, [1, 1, 1, 1], [1, 0.4, 1, 0.6])
     np.testing.assert_allclose(found, [200 / 3, 200 / 3, 100, 200 / 3])
-
-
-# --- who meets whom ---
 
 
 @settings(deadline=None)

@@ -84,9 +84,6 @@ def check_measures(search):
     assert not wide or wide[0] >= search._stack.ends[maze_kernel.WIDE]
 
 
-# ---- search -------------------------------------------------------------------------------------------------------
-
-
 def test_finds_the_exit_of_the_papers_maze():
     cells = read_maze(PAPER)
     search = MazeSearch(cells, 0)
@@ -222,9 +219,6 @@ def test_alternate_gives_every_second_open_record_but_not_the_top():
     assert [level for level in range(top + 1) if before[level] and not after[level]] == given
     assert thief._stack.position[: len(given)].tolist() == [int(victim._stack.position[level]) for level in given]
     assert counted(thief) == [before[level] for level in given]
-
-
-# ---- drawn mazes, and files -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 50, 1500])

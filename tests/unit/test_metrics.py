@@ -1,6 +1,5 @@
 """Imbalance, lower bound, and the check of speeds and loads."""
 
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -61,8 +60,6 @@ def test_check_gives_an_array_of_its_own():
 def test_threads_of_all_ranks_have_cores_or_are_named():
     assert crowded(4, 2, 8) == crowded(9, 1, 2) == ""
     assert crowded(4, 8, 8).startswith("4 ranks with 8 threads each (numba, BLAS, OpenMP) on 8 cores: set OMP_NUM_THREADS=2")
-
-
 
 
 def plan_of_a_map() -> object:

@@ -37,9 +37,6 @@ def times_of(graph: Graph, owner: Ints, costs: Floats, speeds: Floats) -> Floats
     return np.asarray(np.bincount(owner, costs, graph.n) / speeds)
 
 
-# --- plan ---
-
-
 @st.composite
 def flows(draw: st.DrawFn) -> tuple[Graph, Floats, Floats, Floats]:
     """A graph, any flow on it (cycles, too), loads, speeds."""
@@ -82,9 +79,6 @@ def test_a_transfer_is_no_longer_than_what_its_destination_has_itself() -> None:
     assert of_one == pytest.approx([0.2, 0.15, 0.0, 0.0])
 
 
-# --- pick ---
-
-
 def one_transfer(*amounts: float) -> Plan:
     """From rank 0 to ranks 1, 2, ... of the same speed, which are all planned to end together."""
     n = len(amounts)
@@ -120,9 +114,6 @@ def test_a_slow_receiver_gets_no_more_than_planned() -> None:
     """Half an item too much would take a receiver of a tenth of the speed ten times as long."""
     transfers = Plan(np.array([0]), np.array([1]), np.array([2.6]), np.array([0.0]), np.array([10.0]), np.array([26.0]))
     assert [items.tolist() for items in pick(np.ones(5), transfers).items] == [[0, 1]]
-
-
-# --- many migrations ---
 
 
 def random_case(rng: np.random.Generator) -> tuple[Graph, Floats, Floats, Ints]:
@@ -161,6 +152,3 @@ def test_hundreds_of_migrations_lose_nothing() -> None:
         before = times_of(graph, owner, costs, speeds).max()
         bound = max(before, float(((loads - outflow(graph, flow)) / speeds).max()))  # what the flow itself asks for
         assert times_of(graph, after, costs, speeds).max() <= bound * (1 + 1e-12), (seed, k)
-
-
-# --- in order ---

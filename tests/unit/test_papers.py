@@ -1,6 +1,5 @@
 """The page of the papers: its one rule, the printed data, and the small tables, computed."""
 
-
 import pytest
 
 from apps.lockstep import compare_on

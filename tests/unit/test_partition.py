@@ -110,9 +110,6 @@ def test_coarsening_by_a_matching_merges_pairs(name):
     assert figures.imbalance <= 0.03 + 1e-9
 
 
-# --- .part files ---
-
-
 def test_parts_are_one_a_line():
     assert parts_text([0, 3, 1, 1]) == "0\n3\n1\n1\n"
 

@@ -245,26 +245,13 @@ def test_the_command_prints_the_bound_beside_the_time(command):
     assert "1.000 of the bound" in command("simulate tasks --tasks 0").out
 
 
-def test_the_table_answers_every_wish_in_every_state():
-    assert set(TABLE) == set(PoolState)
-    assert all(len(row) == len(Wish) for row in TABLE.values())
+def test_the_table_has_an_answer_to_each_wish_and_a_reason_for_each_refusal_of_a_map_or_a_task():
+    assert {state: len(row) for state, row in TABLE.items()} == dict.fromkeys(PoolState, len(Wish))
     assert [act(state, wish) for state in PoolState for wish in Wish] == [one for state in PoolState for one in TABLE[state]]
+    assert {state for state in PoolState if Act.REFUSE in TABLE[state][: Wish.CLOSE.value]} == set(REASONS)
 
 
-@pytest.mark.parametrize("state", PoolState)
-def test_each_refusal_of_a_map_or_a_task_has_a_reason(state):
-    assert (state in REASONS) == (Act.REFUSE in TABLE[state][: Wish.CLOSE.value])
-
-
-def test_a_thread_never_waits_for_what_it_is_in():
-    for state in (PoolState.IN_MAP, PoolState.IN_TASKS):
-        assert not {Act.WAIT, Act.COMPLETE} & set(TABLE[state])
-
-
-def test_only_a_map_is_completed_and_only_tasks_are_awaited():
+def test_a_thread_completes_maps_waits_for_tasks_not_its_own_and_only_closes_after_a_failure():
     found = {one: {state for state in PoolState if one in TABLE[state]} for one in (Act.COMPLETE, Act.WAIT)}
     assert found == {Act.COMPLETE: {PoolState.MAP}, Act.WAIT: {PoolState.TASKS, PoolState.ENDING}}
-
-
-def test_after_a_failure_a_pool_can_only_be_closed():
     assert TABLE[PoolState.UNUSABLE] == (Act.RAISE, Act.RAISE, Act.GO)

@@ -26,7 +26,7 @@ from lb_mpi.rebalancing.choose import (
     zone,
 )
 from lb_mpi.rebalancing.jobs import Build, run
-from lb_mpi.rebalancing.moving import Owners
+from lb_mpi.rebalancing.moving import Owners, still_touching
 from lb_mpi.rebalancing.rebalance import quotient_graph, rebalance
 from lb_mpi.rebalancing.slabs import best_ends, move_cuts, range_after, slab_owners, slabs
 from tests.diffusing import random_graph
@@ -64,6 +64,12 @@ def test_a_rank_whose_ghosts_alone_change_their_owner_gets_a_new_part_for_the_sa
     built = run(Build(1, part, np.ones(1), Owners(np.array([1]), np.array([2, 2])), {}))
     assert built.part.ranks.tolist() == [2]
     assert built.positions is None
+
+
+def test_ranks_touch_each_other_after_a_move_if_an_edge_between_them_is_left() -> None:
+    part = part_of(Pieces(mesh(1, 3), np.arange(3), 3)[1], 1)
+    for own, ghosts, touching in (([1], [0, 2], {0, 2}), ([0], [1, 2], {0}), ([2], [0, 2], set())):
+        assert still_touching(part, Owners(np.array(own), np.array(ghosts)), 1) == touching
 
 
 def test_graphs_without_edges_or_work_keep_their_parts() -> None:

@@ -171,13 +171,6 @@ def test_exchanges_that_wait_for_messages_are_not_those_that_wait_for_a_rank(wor
     assert not any(f"<th>{name}" in text for name in empty)
 
 
-def test_the_table_of_ranks_names_what_they_computed():
-    text = page(assemble(ranks(4)))
-    assert "<th>rows computed" in text
-    assert "<td>150" in text
-    assert "<td>1.00x" in text
-
-
 def test_drafts_that_brought_work_are_in_the_matrix():
     record = Record(100.0)
     for other in (1, 1, -1, 2):  # a damaged record may name ranks that there are not
@@ -238,9 +231,10 @@ def test_pictures_are_png():
     assert (many.width, many.each) == (200, 3)
 
 
-def test_the_calls_of_an_axis_are_round_numbers():
+def test_the_calls_of_an_axis_are_round_numbers_and_it_ends_near_the_largest_value():
     assert [ticks(last) for last in (1, 4, 10, 20)] == [[1], [1, 2, 3, 4], [1, 5, 10], [1, 5, 10, 15, 20]]
     assert [ticks(last) for last in (60, 100)] == [[1, 20, 40, 60], [1, 50, 100]]
+    assert [ceiling(value) for value in (0.0, 0.05, 1.0, 2.1, 4.18, 6.1, 8.5)] == [0.01, 0.06, 1.0, 4.0, 6.0, 8.0, 10.0]
 
 
 @pytest.mark.parametrize(("most", "expected"), [
@@ -258,11 +252,7 @@ def test_a_matrix_has_a_scale_and_the_numbers_that_fit_into_its_cells(most, expe
         assert ("desk" in many) == (most > 10 or n > 32), "a phone has no room for it"
 
 
-def test_an_axis_ends_near_the_largest_value():
-    assert [ceiling(value) for value in (0.0, 0.05, 1.0, 2.1, 4.18, 6.1, 8.5)] == [0.01, 0.06, 1.0, 4.0, 6.0, 8.0, 10.0]
-
-
-def test_the_page_stands_alone():
+def test_the_page_stands_alone_and_has_what_each_rank_has_computed_and_lent():
     text = page(assemble(ranks(4, hosts=2)))
     assert all(link.startswith(("data:", "#")) for link in re.findall(r'\s(?:src|href)="([^"]*)"', text))
     assert not re.search(r"https?://", text.replace("https://pop-coe.eu", ""))
@@ -270,6 +260,7 @@ def test_the_page_stands_alone():
         assert f'title="from {rank} to {(rank + 1) % 4}: 15 rows">15</i>' in text
         assert f">rank {rank}</span>" in text
     assert [text.count(f'<div class="chart {kind}') for kind in ("strips", "curve", "matrix")] == [1, 1, 1]
+    assert all(words in text for words in ("<th>rows computed", "<td>150", "<td>1.00x"))
     assert "<b>program" not in text
     assert "program.py --x &lt;b&gt;" in text
     assert "the plan &lt;stays&gt;" in text
@@ -295,10 +286,6 @@ def test_a_page_of_a_thousand_ranks_is_small():
     assert len(page(run).encode()) <= MOST_BYTES
     few = assemble([("rank000000.lbrec", header(about(0, MOST_RANKS)) + frames[0])])
     assert "Parts of work, by drafts: 20, " in page(few)  # a dense matrix would need terabytes
-
-
-def test_a_run_in_which_nothing_happened_has_a_page():
-    assert "Nothing was done" in page(assemble([whole(Record(100.0), 100.0, about(0, 1))]))
 
 
 def test_the_command_writes_the_page_and_prints_its_size(report):
@@ -335,6 +322,7 @@ def test_a_record_of_nothing_has_no_numbers(report):
     assert answer["ratio"] is answer["parallel"] is None
     said, page = report(nothing)
     assert "rank 0: the record breaks off: killed, still running, or unable to write (a full disk)" in said.out
+    assert "Nothing was done" in page.read_text()
     for shown in (said.out, page.read_text()):
         assert not re.search(r"\bnan\b", shown, re.IGNORECASE)
 

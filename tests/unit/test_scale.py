@@ -1,7 +1,5 @@
 """What walking drafts reach on many virtual ranks; virtual time, so each figure is exact for its seed."""
 
-
-
 from lb_mpi.cli.simulate import search as simulate
 from lb_mpi.searching.guard import Options
 from lb_mpi.searching.uts import PUBLISHED, TREES, UnbalancedTreeSearch
