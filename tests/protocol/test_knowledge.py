@@ -333,24 +333,3 @@ def test_a_function_whose_calls_have_a_cost_is_called_less(n, call_s, noise):
     assert 0.4 * call_s - 0.05e-3 < knowledge.costs.call.ticks < 1.2 * call_s + 0.05e-3
     assert len(round.home) * call_s < 8e-3
     assert call_s or n < 40 or len(round.home) > 3
-
-
-def test_blocks_are_cut_by_what_their_rows_cost():
-    """A storm at the end of a rank's rows: blocks of as many rows each would take ten times as long there."""
-    n, cheap_s, dear_s, handling_s = 4000, 25e-6, 250e-6, 0.5e-3
-    knowledge = Knowledge(0, range(2), [1])
-    learned = knowledge.begin(n, 0).learned
-    total_s = 0.0
-    for first in range(0, n, 100):
-        each_s = dear_s if first >= 3000 else cheap_s
-        learned.timed.append(Timed(slice(first, first + 100), 0, 100 * each_s, helped=False))
-        total_s += 100 * each_s
-    learned.handled_s = handling_s
-    knowledge.learn(learned, RankReport(busy_s=total_s, ticks=total_s))
-    for _ in range(5):  # they begin somewhere else in each round
-        left_s = total_s
-        for block in reversed(knowledge.begin(n, 0).home):
-            rows = numbers(block)
-            seconds = cheap_s * np.count_nonzero(rows < 3000) + dear_s * np.count_nonzero(rows >= 3000)
-            assert seconds <= max(left_s / 5, 8 * handling_s) + 8 * handling_s + dear_s
-            left_s -= seconds
