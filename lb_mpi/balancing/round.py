@@ -130,6 +130,7 @@ BLOCK_S = 2.5e-3  # of a block at home: short enough for waiting ranks, long eno
 QUICK_BLOCK_S = 5e-3  # the same while the plan holds and no rank waits
 CHEAPER = 0.75  # of the seconds that a row took in the block before: a longer block was worth it
 LONG_PART = 0.125  # of the rows at home: a block that may last longer than BLOCK_S, to learn what a call costs
+SLOWER = 1.5  # times as long as in the call before: if rows take so long, others are dry first
 LEAST_HANDLINGS = 8  # minimum ratio of a block's computing time to its handling time
 PART = 0.5  # fraction of a rank's share in the remaining rows that is lent at a time
 
@@ -502,7 +503,11 @@ class Round:
         self._last = size, rate
 
     def _fit(self) -> None:
-        """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it."""
+        """Join blocks that are too short to handle one by one; split the next one if a dry rank waits for it, or will.
+
+        Nobody can help with a block that has begun.  So a rank that finds its rows SLOWER than before gets no more of the
+        rest at a time than a helper would.
+        """
         home, sizes, least = self.home, self._sizes, 0.0
         if self.learned.size_s:
             shortest = shortest_s(self.learned.handling_s, quick=self.quick and not self.dry)
@@ -510,6 +515,9 @@ class Round:
             while len(home) > 1 and sizes[-1] + sizes[-2] <= least:
                 home[-2:] = [join(home[-2:])]
                 sizes[-2:] = [self._size(home[-1])]
+        if self.learned.home_size and self.learned.size_s > SLOWER * self.learned.usual_s > 0.0:
+            share = float(self.speeds[self.rank]) / self._all_speeds
+            self._split(max(least, wanted_size(sum(sizes), self.learned.size_s, share, self.learned.handling_s)))
         if self.dry:
             self._split(least or LEAST * sizes[-1] / count(home[-1]))
 

@@ -308,6 +308,15 @@ def lengths_of_blocks(round: Round, n: int, call_s: float, row_s: float) -> list
     return list(map(len, blocks))
 
 
+@pytest.mark.parametrize(("row_s", "longest"), [(1e-3, 60), (1.4e-3, 60), (3e-3, 8)])
+def test_a_rank_that_finds_its_rows_slower_than_before_begins_no_long_block(row_s, longest):
+    # Others are dry soon then, and nobody can help with a block that has begun.
+    round = Round(
+        0, [slice(0, 4), slice(4, 64), slice(64, 100)], lent={}, lenders=[], neighbours=[1], speeds=np.ones(8), usual_s=1e-3
+    )
+    assert max(lengths_of_blocks(round, 100, 0.0, row_s)) == longest
+
+
 @pytest.mark.parametrize("handling_s", [0.0, 1e-3])
 def test_blocks_too_short_to_be_handled_one_by_one_are_joined(handling_s):
     """In a first call a slow host spent half of its time between blocks of some rows."""
