@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import lb_mpi
-from lb_mpi.__main__ import COMMANDS, main
+from lb_mpi.__main__ import main
+from lb_mpi.cli.commands import COMMANDS
 from lb_mpi.cli.run.command import EXIT_CODES
 from lb_mpi.cli.simulate.command import SUBJECTS
 from lb_mpi.errors import Error

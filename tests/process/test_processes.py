@@ -125,13 +125,13 @@ def test_the_segment_of_a_rank_that_was_killed_is_removed(segment):
     assert not segment.exists()
 
 
-COMMANDS = "run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo", "-m info"
+COMMANDS = "run --hosts x", "cluster down", "throttle --speed 0.5 sleep 60", "test", "demo", "-m info", "lb_mpi info"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_ctrl_c_ends_a_command_however_early_it_comes(tmp_path, command):
     name, *arguments = command.split()
-    script = ROOT / "launch" / name
+    script = Path(sys.executable).parent / name if name == "lb_mpi" else ROOT / "launch" / name
     start = "run_module('lb_mpi'" if name == "-m" else f"run_path({str(script)!r}"
     stop = f"""
 import os, runpy, signal, sys

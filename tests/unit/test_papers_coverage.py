@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lb_mpi.__main__ import COMMANDS
+from lb_mpi.cli.commands import COMMANDS
 from tools import pictures
 from tools.environment import ROOT
 
