@@ -210,7 +210,7 @@ class Scheduler:
         knowledge.begin(function)
         self._timings = dict[int, Timing]()  # not yet in `knowledge`
         self._known = knowledge.estimate(range(size), {})
-        self._seconds_of = dict[Hashable, float]()  # by function of an executor: of a unit of cost, at speed 1
+        self._ran = dict[Hashable, tuple[float, float]]()  # by function of an executor: cost, and its seconds at speed 1
         self._first: dict[int, tuple[Batch, float]] = {}  # by rank: its oldest batch, and since when it runs that
         self._now: float | None = None  # when batches were asked for last
         self._left_at: dict[int, float] = {}  # by rank: since when it leaves tasks to others
@@ -350,7 +350,7 @@ class Scheduler:
         speed = known.speeds[rank]
         share = speed / sum(known.speeds[one] for one in queue.ranks) / AHEAD
         most = BATCH_MOST if queue.more else min(BATCH_MOST, math.ceil(len(queue) * share))
-        return most, BATCH_S * speed / self._seconds_of.get(function, known.task_s)
+        return most, BATCH_S * speed / self._task_s(function)
 
     def _may_have_more(self, rank: int) -> bool:
         """Return whether a rank that has batches may have another one: without it, it would wait for each order."""
@@ -365,17 +365,25 @@ class Scheduler:
         if more:  # at least until the root has run a batch of its own
             return seconds < max(AHEAD_S, AHEAD * known.task_s / known.speeds[self._root])
         rest_s = sum(queue.units for queue in self.queues) * known.task_s / sum(known.speeds.values())
-        return seconds < max(AHEAD_S, AHEAD_PART * rest_s if len(self._seconds_of) < 2 else 0.0)
+        return seconds < max(AHEAD_S, AHEAD_PART * rest_s if len(self._ran) < 2 else 0.0)
 
     def _is_new(self, function: Hashable) -> bool:
-        return function is not None and function not in self._seconds_of
+        return function is not None and function not in self._ran
+
+    def _task_s(self, function: Hashable) -> float:
+        """Return the seconds of an average task of a function at speed 1."""
+        assert self._known is not None
+        if len(self._ran) < 2 or function not in self._ran:
+            return self._known.task_s
+        units, seconds = self._ran[function]
+        return max(1e-9, seconds / units)
 
     def _seconds(self, rank: int, batch: Batch) -> float:
         """Return how long a rank is expected to need for a batch, of which it may be in a long task."""
         assert self._known is not None
-        known, units = self._known, sum(task.cost for task in batch.tasks) + self._known.variation
-        task_s = self._seconds_of.get(batch.tasks[0].function, known.task_s) if batch.tasks else known.task_s
-        return units * task_s / known.speeds[rank]
+        variation = self._known.variation if len(self._ran) < 2 else 1.0  # of one function
+        units = sum(task.cost for task in batch.tasks) + variation
+        return units * self._task_s(batch.tasks[0].function if batch.tasks else None) / self._known.speeds[rank]
 
     def _leaves(self, rank: int, queue: TaskQueue, now: float) -> bool:
         """Return whether a rank leaves the tasks to faster ones, which need less time for them than it would lose."""
@@ -417,5 +425,7 @@ class Scheduler:
             timings.clear()
         self._known = knowledge.estimate(range(len(self.at)), timings)
         if function is not None:
-            unit_s = seconds / units * (1.0 if self._known is None else self._known.speeds[rank])
-            self._seconds_of[function] = 0.5 * (self._seconds_of.get(function, unit_s) + unit_s)
+            before = self._ran.get(function, (0.0, 0.0))
+            keeps = 0.5 if before[0] > MEMORY else 1.0
+            seconds *= 1.0 if self._known is None else self._known.speeds[rank]
+            self._ran[function] = keeps * before[0] + units, keeps * before[1] + seconds
