@@ -1,4 +1,4 @@
-"""Ranks that cannot take part in a collective call: they run tasks or functions of map_rows, or wait in another call.
+"""Ranks that cannot take part in a collective call: they run tasks, functions of map_rows or a search, or wait in a call.
 
 Such a call would wait for them without end, so it is refused.
 """
@@ -20,7 +20,7 @@ class _Busy(NamedTuple):
     ranks: MPI.Intracomm
     thread: int | None  # of this rank, in which such a call would wait for ever; None: in any but those in `free`
     why: str
-    task: bool = False  # this rank runs a task of a pool, or a function of map_rows
+    task: bool = False  # this rank runs a task of a pool, a function of map_rows, or a problem of a search
     free: frozenset[int | None] = frozenset()  # threads that ran before: the other ranks may have the same ones
 
 
@@ -63,12 +63,12 @@ def bind(comm: MPI.Intracomm, why: str, *, here: bool) -> Callable[[], None]:
 
 
 def in_task() -> bool:
-    """Return whether this thread runs a task of a pool, or a function of map_rows."""
+    """Return whether this thread runs a task of a pool, a function of map_rows, or a problem of a search."""
     return any(one.task and one.thread == threading.get_ident() for one in [*busy.values()])
 
 
 def refuse_busy(comm: MPI.Intracomm) -> None:
-    """Raise Error if other ranks of `comm` run tasks or functions of map_rows, or wait for this one in another call."""
+    """Raise Error if other ranks of `comm` run tasks, functions of map_rows or a search, or wait for this one in a call."""
     for one in reversed([*busy.values()]):  # the innermost first; other threads begin and end tasks
         thread = threading.get_ident()
         if one.thread in (None, thread) and thread not in one.free and (one.task or one.ranks != comm):

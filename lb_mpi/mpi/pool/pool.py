@@ -137,7 +137,7 @@ class Pool:
 
     @staticmethod
     def in_task() -> bool:
-        """Return whether this thread runs a task or a function of map_rows, in which no pool or executor can be made."""
+        """Return whether this thread runs a task, map_rows or a search, in which no pool or executor can be made."""
         return in_task()
 
     def report(self) -> Report | None:
