@@ -14,6 +14,7 @@ import lb_mpi
 from lb_mpi.__main__ import main
 from lb_mpi.cli.commands import COMMANDS
 from lb_mpi.cli.run.command import EXIT_CODES
+from lb_mpi.cli.run.progress import recorded
 from lb_mpi.cli.simulate.command import SUBJECTS
 from lb_mpi.errors import Error
 from tests.process.started import LIMIT_S, needs_mpiexec
@@ -66,6 +67,16 @@ def test_run_starts_a_program_with_a_closed_standard_file_and_prints_nothing_els
     run = [sys.executable, "-m", "lb_mpi", "run", "-n", "1", "--", "true"]
     done = subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *run], capture_output=True, timeout=LIMIT_S)
     assert (done.returncode, (bool(done.stdout), bool(done.stderr))) == (0, says)
+
+
+@needs_mpiexec
+def test_two_runs_are_not_recorded_in_one_folder(tmp_path, capfd):
+    record = str(tmp_path / "record")
+    run = ["run", "-q", "-n", "1", "--record", record, "--", "true"]
+    with recorded(record):
+        assert main(run) == 2
+    assert capfd.readouterr().err == f"python -m lb_mpi run: error: --record {record}: another run is recorded there\n"
+    assert main(run) == 0
 
 
 def test_under_mpiexec_rank_0_alone_runs_a_command(capsys, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
@@ -31,6 +32,23 @@ def followed(folder: str) -> Iterator[None]:
                 process.wait(END_S)
             except subprocess.TimeoutExpired:
                 process.terminate()
+
+
+@contextlib.contextmanager
+def recorded(folder: str) -> Iterator[None]:
+    """Make the folder of a run's records, in which no other run may record meanwhile; BlockingIOError if one does."""
+    os.makedirs(folder, exist_ok=True)
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BlockingIOError(error.errno, "another run is recorded there", folder) from None
+        except OSError:  # the file server locks no folders
+            pass
+        yield
+    finally:
+        os.close(file)
 
 
 def remove_records(folder: str) -> None:

@@ -29,7 +29,7 @@ from lb_mpi.cli.run.hangs import AT_END, PATIENCE, FirstSigns, Hang, awaited, st
 from lb_mpi.cli.run.hosts import Host, read_hosts
 from lb_mpi.cli.run.lines import End
 from lb_mpi.cli.run.mpiexec import command, find, identify, link_to, variables
-from lb_mpi.cli.run.progress import followed, remove_records
+from lb_mpi.cli.run.progress import followed, recorded, remove_records
 from lb_mpi.cli.run.rank import written
 from lb_mpi.cli.run.restarting import How, Outcome, assign_ranks, decide, how
 from lb_mpi.cli.run.watch import POLL_S, SSH, Watch, is_here
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, program: Sequence[str]) -> int:
             record = stack.enter_context(tempfile.TemporaryDirectory(prefix="lb_mpi-", ignore_cleanup_errors=True))
         job = MpiJob(options, program, record)
         if record is not None:
-            os.makedirs(record, exist_ok=True)
+            stack.enter_context(recorded(record))
             if options.progress:
                 stack.enter_context(followed(record))
         n_restarts, before = 0, None  # the outcome of the previous start
