@@ -68,7 +68,7 @@ class Quantum:
     `units` is the quantum in units of the problem.  A fixed quantum (`fixed` units) never changes.
     """
 
-    OVERHEAD, LONGEST_S = 0.02, 5e-3
+    OVERHEAD, LONGEST_S = 0.02, 10e-3
 
     def __init__(self, fixed: int | None = None) -> None:
         self.units = 1

@@ -73,15 +73,16 @@ def test_nothing_rests_after_an_error(clock):
     assert clock.naps == []
 
 
-@pytest.mark.parametrize(("unit_s", "tenth_poll_s", "least", "most"), [
-    (1e-6, 10e-6, 491, 1999),  # 10 us are less than 2 % of the time
-    (1e-6, 10e-3, 491, 1999),  # one slow poll does not stretch it
-    (0.5, 10e-6, 1, 1),  # units are long
+@pytest.mark.parametrize(("unit_s", "usual_poll_s", "tenth_poll_s", "least", "most"), [
+    (1e-6, 10e-6, 10e-6, 491, 1999),  # 10 us are less than 2 % of the time
+    (1e-6, 10e-6, 10e-3, 491, 1999),  # one slow poll does not stretch it
+    (1e-6, 1e-3, 1e-3, 9000, 10_000),  # all are slow: messages do not wait longer
+    (0.5, 10e-6, 10e-6, 1, 1),  # units are long
 ])  # fmt: skip
-def test_the_quantum_grows_until_polling_is_cheap(unit_s, tenth_poll_s, least, most):
+def test_the_quantum_grows_until_polling_is_cheap(unit_s, usual_poll_s, tenth_poll_s, least, most):
     quantum = Quantum()
     for number in range(300):
-        poll_s = tenth_poll_s if number % 10 == 9 else 10e-6
+        poll_s = tenth_poll_s if number % 10 == 9 else usual_poll_s
         quantum.observe(quantum.units, work_s=quantum.units * unit_s, poll_s=poll_s)
     assert least <= quantum.units <= most
 
