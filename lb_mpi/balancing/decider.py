@@ -14,6 +14,14 @@ speed is the work done; so the balanced time follows without any estimate of row
   computes.  A rank that comes after all could be done counts as if it came just then.
 - Only for a plan do more numbers travel: here those of each rank to the root, and the plan to all; in
   `lb_mpi.balancing.neighbours` between neighbours.
+
+Law of quick calls, in which nothing is learned or decided.  A decision says how many of them follow.  Rows are lent in them
+as before, blocks are long, dry ranks are helped, and most numbers are missing in the reduction.
+- All ranks make the same calls quick: that depends on decisions and sums only.
+- A plan changes at the end of a full call only, so on all ranks before the same call.
+- If a rank fails, or ranks have rows or results of different forms, all ranks know it at the end of the same call.
+- If a call takes much longer than expected, the next one is a full call.  While ranks queue for cores, slow calls are
+  expected and ignored.
 """
 
 from __future__ import annotations
@@ -29,6 +37,7 @@ import scipy
 
 from lb_mpi.actor import Await, Story
 from lb_mpi.balancing.deciding import (
+    CROWDED,
     FORGET,
     UNKNOWN,
     BalanceReason,
@@ -41,7 +50,6 @@ from lb_mpi.balancing.deciding import (
     Trigger,
 )
 from lb_mpi.balancing.knowledge import Knowledge
-from lb_mpi.balancing.quick import Quick
 from lb_mpi.balancing.round import Learned
 from lb_mpi.balancing.transfers import Plan, direct_plan, plan_of
 from lb_mpi.balancing.ways import RECENT, Choice, Stay, Ways
@@ -53,6 +61,7 @@ from lb_mpi.reduction import NONE, Reduction, reduce
 
 PRIOR = 1e-3  # of the largest weight: how strongly ticks of unrelated ranks are assumed equal
 DENSE = 256  # ranks up to which the fit is solved as a dense system
+LATE, LATE_S = 0.05, 0.5e-3  # a quick call takes too long if it exceeds the usual imbalance by this part, and these seconds
 ROOT = 0
 UNCHANGED = Decision(BalanceReason.UNCHANGED)
 
@@ -112,7 +121,10 @@ class Decider:
     """Decides on the rounds of `knowledge`, one of `size` ranks; a subclass makes the plans."""
 
     def __init__(self, knowledge: Knowledge, size: int, trigger: Trigger) -> None:
-        self.policy, self.quick = Policy(trigger), Quick()
+        self.policy = Policy(trigger)
+        self.quick_left = 0  # quick calls that follow
+        self._n_undecided, self._too_long = 0, False  # calls since the last decision; whether the last one took too long
+        self._before, self._usual = math.nan, 0.0  # imbalance in the last full call: with all rows at home, and actual
         self.ways = Ways(trigger.tolerance, auto=trigger.when == "auto" and size > 1)
         self._knowledge, self._size = knowledge, size
         self._seen: dict[int, tuple[float, float]] = {}  # by rank q: weight, and weight * log(k_q / k of this rank)
@@ -138,12 +150,12 @@ class Decider:
     @property
     def at_home(self) -> bool:
         """In the next call, no rank lends or asks."""
-        return self.ways.home or (self._size == 1 and self.quick.left > 0)
+        return self.ways.home or (self._size == 1 and self.quick_left > 0)
 
     @property
     def learns(self) -> bool:
         """Costs and speeds are learned in the next call: it is no quick one, nor at home after the first ones."""
-        return not self.quick.left and (self.ways.learning or not self.ways.home)
+        return not self.quick_left and (self.ways.learning or not self.ways.home)
 
     @property
     def neighbours(self) -> list[int]:
@@ -174,7 +186,7 @@ class Decider:
         own_s = report.busy_s
         if home or self.ways.learning:  # waiting for a core is mostly noise, no reason to lend; in calls not in busy_s, too
             own_s = max(report.ticks, report.busy_s - report.coreless_s)
-        if report.ticks > 0.0 and not self.quick.left:
+        if report.ticks > 0.0 and not self.quick_left:
             self._tick_rate = self._tick_rates.add(report.ticks / own_s)
         if report.observed:  # only what is observed again is forgotten: a borrower may keep its rows for long
             again = {knowledge.known[one.other] for one in report.observed}
@@ -227,8 +239,8 @@ class Decider:
                 self.restart()
                 self.ways.lend()  # a program may have several forms in turn
             elif compare:
-                self.quick.stop()
-            before = after if self.ways.home else self.quick.imbalance_home
+                self.quick_left = 0
+            before = after if self.ways.home else self._before
             return Decided(RoundProblem.NONE, decision, before, after, int(total.rows), int(total.bytes), compare, formed)
         balanced_s, mean_s = total.done / total.speed, total.work / total.speed
         if self._planned_s or most.planned_s:
@@ -240,7 +252,7 @@ class Decider:
         if self.ways.learning:
             decision = self._end_first(total, levels, most.spent_s, last_s)
         else:
-            lending, decision = policy.lending, policy.decide(self._size, levels, most.spent_s)
+            lending, decision = policy.lending, self._ask(levels, most.spent_s)
             home_s = levels.home_s if most.first else levels.home_s - most.early_s
             choice = self.ways.lent(last_s, home_s, planned=decision.act, lending=lending)
             decision = decision if choice is None else self._choose(decision, choice)
@@ -254,7 +266,7 @@ class Decider:
         before = above(most.home_s, mean_s) if known else math.nan
         knowledge.know(speeds, late, after)
         decided = Decided(RoundProblem.NONE, decision, before, after, int(total.rows), int(total.bytes), compare, formed)
-        self.quick.decided(decided)
+        self.quick_left, self._before, self._usual = 0 if compare else decision.quick, before, after
         return self._learn_more(decided, all_ranks.maxima[n:])
 
     def _more(self) -> Floats:
@@ -279,36 +291,42 @@ class Decider:
 
     def restart(self) -> None:
         """Begin as at first: nothing is known of the rows."""
-        self.quick.stop()
+        self.quick_left = 0
         self.ways.restart()
 
     def _end_quick(self, total: _Sums, most: _Maxima, last_s: float) -> Decision:
         """End a quick call, or one at home; the decision."""
+        self._n_undecided += 1
         if self.ways.home:
-            self.policy.trigger.record_quick()
             even_s, own = total.even_s, above(most.now_s, total.done / total.speed)
             choice = self.ways.stayed(last_s, own, most.home_s, even_s)
         else:
             mean_s = total.busy / total.speed
             queued = total.queued / total.elapsed if total.elapsed else 0.0
-            self.policy.record_quick(late=self.quick.ended(most.elapsed_s, mean_s, queued))
+            self._too_long = queued <= CROWDED and most.elapsed_s > (1.0 + self._usual + LATE) * mean_s + LATE_S
+            self.quick_left = 0 if self._too_long else self.quick_left - 1
             choice = self.ways.lent(last_s)
         return UNCHANGED if choice is None else self._choose(UNCHANGED, choice)
 
     def _end_first(self, total: _Sums, levels: Levels, spent_s: float, last_s: float) -> Decision:
         """End one of the first calls; the decision."""
-        decision = self.policy.decide(self._size, levels, spent_s)
+        decision = self._ask(levels, spent_s)
         pays = decision.reason is not BalanceReason.NO_GAIN
         uneven, numbers = self.ways.learned(last_s, above(levels.home_s, total.even_s), pays=pays)
         first = pays and numbers and not uneven
         return (Decision(BalanceReason.FIRST) if first else decision)._replace(quick=0, about=numbers)
+
+    def _ask(self, levels: Levels, spent_s: float) -> Decision:
+        """Ask for the decision on a full call."""
+        n_undecided, late, self._n_undecided, self._too_long = self._n_undecided, self._too_long, 0, False
+        return self.policy.decide(self._size, levels, spent_s, n_undecided, late=late)
 
     def _choose(self, decision: Decision, choice: Choice) -> Decision:
         """Return the decision that a choice makes of another one; at home for long, there is no plan."""
         if decision.act:
             self.policy.trigger.dropped()
         if self.ways.home:
-            self.quick.stop()
+            self.quick_left = 0
         if choice.way is Stay.HOME:
             self.follow(None)
         gain_s = abs(choice.home_s - choice.lending_s) * choice.n_calls

@@ -91,7 +91,7 @@ class Decision(NamedTuple):
 
     reason: BalanceReason
     gain_s: float = 0.0  # expected saving until the next opportunity, before cost
-    quick: int = 0  # quick calls that may follow (`lb_mpi.balancing.quick`)
+    quick: int = 0  # quick calls that may follow (`lb_mpi.balancing.decider`)
     about: str = ""  # the numbers that were compared
 
     @property
@@ -139,22 +139,16 @@ class Trigger:
         self._saving_s = 0.0  # by the last balancing, in each call; 0.0 once the imbalance is above the tolerance again
         self._saved_s = math.nan  # by the last balancing so far; NaN: there was none
 
-    @property
-    def due(self) -> bool:
-        """True if the next call is an opportunity."""
-        return (self._calls + 1) % self.every == 0
+    def count(self, n: int = 1) -> int:
+        """Record n calls; return how many of them are opportunities."""
+        before, self._calls = self._calls, self._calls + n
+        self._saved_s += n * self._saving_s
+        self.trust = 1.0 - (1.0 - self.trust) * (1.0 - HOPE) ** n
+        return self._calls // self.every - before // self.every
 
-    def skip(self) -> bool:
-        """Record a call; return True if it is no opportunity."""
-        self._calls += 1
-        self._saved_s += self._saving_s
-        self.trust += HOPE * (1.0 - self.trust)
-        return self._calls % self.every > 0
-
-    def record_quick(self) -> None:
-        """Record a quick call, in which nothing is decided."""
-        if not self.skip():
-            self.lost_s += self._losing_s
+    def pass_by(self, n: int) -> None:
+        """Record n calls in which nothing was decided."""
+        self.lost_s += self._losing_s * self.count(n)
 
     def paid(self, seconds: float) -> None:
         """Record the cost of a balancing; a smaller cost than before is accepted at once."""
@@ -180,7 +174,7 @@ class Trigger:
 
         `cost_s`: cost of the balancing; None: as measured for the last one.
         """
-        if self.skip():
+        if not self.count():
             return Decision(BalanceReason.LATER)
         self._losing_s = 0.0
         if math.isnan(imbalance) or math.isnan(balanced_s):
@@ -276,7 +270,7 @@ class Policy:
         self._rounds = 0  # since the costs of all rows are known
         self._plain_s = self._moving_s = 0.0  # spent in a round without lending; and more with lending
         self._fresh = False  # the last round was the first with its distribution
-        self._quick, self._late = 0, False  # quick calls that were to follow the last decision; whether one took too long
+        self._quick = 0  # quick calls that were to follow the last decision
         self._full = self._pause = 0  # further full calls: before the next quick one, and after the next late one
 
     def changed(self, *, lending: bool) -> None:
@@ -288,20 +282,19 @@ class Policy:
         self.changed(lending=False)
         self._rounds = self._quick = 0
 
-    def record_quick(self, *, late: bool) -> None:
-        """Record a quick call, which took too long (`late`) or not."""
-        self._late = self._late or late
-        self.trigger.record_quick()
-
-    def decide(self, size: int, levels: Levels, spent_s: float) -> Decision:
+    def decide(
+        self, size: int, levels: Levels, spent_s: float, n_undecided: int = 0, *, late: bool = False
+    ) -> Decision:  # fmt: skip
         """Decide for `size` ranks, one of which spent `spent_s` on packing, sending, and joining, the others less.
 
+        `n_undecided`: calls since the last decision; `late`: a quick one took too long.
         While nothing changes, more and more quick calls follow each decision, up to the next opportunity.  After quick
         calls that took too long, more and more full ones follow.
         """
+        self.trigger.pass_by(n_undecided)
         decision = self._decide(size, levels, spent_s)
         n_quick = 0
-        if self._late:
+        if late:
             self._full, self._pause = self._pause, min(MOST_FULL, 2 * self._pause + 1)
         elif self._quick:
             self._pause = 0
@@ -310,7 +303,7 @@ class Policy:
         elif decision.quick:
             n_opportunities = -(-(min(decision.quick, 2 * self._quick + FEWEST_QUICK) + 1) // self.trigger.every)
             n_quick = min(n_opportunities * self.trigger.every - 1, MOST_CALLS)  # `every` may be any number
-        self._quick, self._late = n_quick, False
+        self._quick = n_quick
         return decision._replace(quick=n_quick)
 
     def _decide(self, size: int, levels: Levels, spent_s: float) -> Decision:

@@ -145,7 +145,7 @@ def calls(seed):
 def choose_way(balancer, *, home):
     """On all ranks: the next call is one at home, or a full one."""
     decider = balancer._decider
-    decider.quick.stop()
+    decider.quick_left = 0
     decider.ways.restart()
     decider.ways.home, decider.ways._left = home, 2**60
 
@@ -180,7 +180,7 @@ def lent_away(scheme, n, others, *, quick=False):
         if k == n_before and others:  # all rows have been timed
             lend_all(balancer)
         if k >= n_before or not quick:
-            balancer._decider.quick.left = int(quick and k > n_before)
+            balancer._decider.quick_left = int(quick and k > n_before)
 
         def function(block, form=form):
             pass_time(row_s * len(block))
@@ -223,7 +223,7 @@ def failed_quickly(scheme, *, home=False):
 
     balancer = lb_mpi.Balancer(COMM, scheme=scheme, when=1e9)
     for _ in range(100):
-        if balancer._decider.quick.left:
+        if balancer._decider.quick_left:
             break
         balancer.map_rows(function, rows)
     else:
@@ -274,12 +274,12 @@ CHANGES = [  # see tests/protocol/mutate.py
       "            self.allocate(self._known)",
       "if self.spec is None:\n            self.allocate(self._rows.spec)")]),
     # A quick call whose results have another form ends as any other.
-    (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick.left and most")]),
+    (decider, [("Decider.decide", "compare, formed = most", "compare, formed = not self.quick_left and most")]),
     # A rank reports the form of the last call, though its results have another one.
     (computing, [("Computing.report", "results=checksum or (self._form.checksum if self._form is not None else 0)",
       "results=self._form.checksum if self._form is not None else checksum")]),
     # A quick call forgets a failure.
-    (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick.left or")]),
+    (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.quick_left or")]),
     # So does one at home.
     (decider, [("Decider.decide", "if most.failed or", "if most.failed and not self.ways.home or")]),
     # Ranks that do not know the form need not compare.

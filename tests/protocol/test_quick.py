@@ -3,22 +3,15 @@
 import numpy as np
 import pytest
 
-from lb_mpi.balancing.deciding import (
-    MOST_QUICK,
-    BalanceReason,
-    Decided,
-    Decision,
-    Levels,
-    Policy,
-    RoundProblem,
-    Trigger,
-)
-from lb_mpi.balancing.quick import LATE_S, Quick
+from lb_mpi.balancing.decider import LATE_S
+from lb_mpi.balancing.deciding import BalanceReason, Levels, Policy, RankReport, Trigger
+from lb_mpi.balancing.knowledge import Knowledge
+from lb_mpi.balancing.neighbours import NeighbourPlanner
 from lb_mpi.balancing.transfers import plan
 from lb_mpi.cli.simulate.rows import Cluster, SimulatedCall, simulate
 from lb_mpi.errors import ProtocolError
 from lb_mpi.graph import parse
-from tests.protocol.deciding import QUICK
+from tests.protocol.deciding import QUICK, decided
 
 LEVEL = Levels(0.0, 1.0, 1.0, 1.0)
 
@@ -69,21 +62,20 @@ def test_a_plan_that_one_rank_follows_a_call_early_is_noticed() -> None:
 @pytest.mark.parametrize("rank", [0, 3])
 def test_a_rank_that_makes_another_call_quick_than_the_others_is_noticed(rank: int) -> None:
     ranks = cluster()
-    while not ranks.deciders[0].quick.left:
+    while not ranks.deciders[0].quick_left:
         ranks.call(same(0))
-    ranks.deciders[rank].quick.stop()
+    ranks.deciders[rank].quick_left = 0
     with pytest.raises((ProtocolError, ValueError)):  # its reduction has another length with "direct"
         ranks.call(same(0))
 
 
 def decide(policy: Policy, n: int, levels: Levels = LEVEL, late: tuple[int, ...] = ()) -> list[int]:
     """The quick calls after each of `n` decisions; the last of those after the decisions `late` takes too long."""
-    quick = []
+    quick = [0]
     for number in range(n):
-        quick.append(policy.decide(4, levels, 0.0).quick)
-        for k in range(quick[-1]):
-            policy.record_quick(late=number in late and k == quick[-1] - 1)
-    return quick
+        too_long = quick[-1] > 0 and number - 1 in late
+        quick.append(policy.decide(4, levels, 0.0, quick[-1], late=too_long).quick)
+    return quick[1:]
 
 
 def test_more_and_more_calls_are_quick_up_to_a_most() -> None:
@@ -93,15 +85,13 @@ def test_more_and_more_calls_are_quick_up_to_a_most() -> None:
 
 def test_a_chance_to_balance_is_a_full_call() -> None:
     policy = Policy(Trigger(every=4))
-    numbers_of_calls, number = [], 0
+    numbers_of_calls, number, quick = [], 0, 0
     for _ in range(12):
-        number += 1
-        decision = policy.decide(4, LEVEL, 0.0)
+        number += 1 + quick
+        decision = policy.decide(4, LEVEL, 0.0, quick)
+        quick = decision.quick
         if decision.reason is not BalanceReason.LATER and decision.reason is not BalanceReason.UNMEASURED:
             numbers_of_calls.append(number)
-        for _ in range(decision.quick):
-            policy.record_quick(late=False)
-            number += 1
     assert numbers_of_calls
     assert all(number % 4 == 0 for number in numbers_of_calls)
     assert number > 30
@@ -118,21 +108,33 @@ def test_losses_add_up_in_quick_calls_too() -> None:
     policy = Policy(trigger)
     quick = decide(policy, 12, Levels(0.5, 1.012, 1.1, 1.0))  # 12 ms are lost in each call
     assert max(quick) > 0
-    acted = next(k for k in range(20) if policy.decide(4, Levels(0.5, 1.012, 1.1, 1.0), 0.0).act or k == 19)
-    assert acted < 2  # the skipped losses have reached the cost of 0.1 s
+    acted = [policy.decide(4, Levels(0.5, 1.012, 1.1, 1.0), 0.0, n).act for n in (quick[-1], 0)]
+    assert any(acted)  # the skipped losses have reached the cost of 0.1 s
 
 
 def test_a_call_that_takes_too_long_is_the_last_quick_one() -> None:
-    decided = Decided(RoundProblem.NONE, Decision(BalanceReason.WITHIN, 0.0, 7), 0.3, 0.02, 0, 0, False, True)
-    quick = Quick()
-    quick.decided(decided)
-    assert (quick.left, quick.imbalance_home) == (7, 0.3)
-    assert not quick.ended(1.06, 1.0, 0.0)
-    assert not quick.ended(9.0, 1.0, 0.6)  # a long call tells nothing while the ranks queue
-    assert quick.left == 5
-    assert quick.ended(1.08 + 2 * LATE_S, 1.0, 0.0)
-    assert quick.left == 0
-    for without in (decided._replace(problem=RoundProblem.FAILED), decided._replace(compare=True)):
-        quick.decided(without)
-        assert quick.left == 0
-    assert decided.decision.quick < MOST_QUICK
+    deciders = [NeighbourPlanner(Knowledge(rank, [0, 1], [1 - rank]), 2, Trigger(1e9)) for rank in range(2)]
+
+    def left(elapsed_s: float, queued_s: float = 0.0, *, failed: bool = False, results: int = 7) -> int:
+        """Quick calls that follow one in which rank 1 needs so many seconds."""
+        usual = RankReport(results=7, work=1.0, busy_s=1.0, ticks=1.0, elapsed_s=1.0)
+        other = usual._replace(
+            work=1.5, elapsed_s=elapsed_s, queued_s=queued_s, failed=failed, results=results
+        )  # fmt: skip
+        one, _ = decided(deciders, [usual, other])
+        assert failed or one.imbalance_before == pytest.approx(0.2)  # at home, of the last full call
+        return deciders[0].quick_left
+
+    def many() -> int:
+        while (n := left(1.0)) < 8:
+            pass
+        return n
+
+    n = many()
+    assert left(1.04) == n - 1
+    assert left(9.0, 8.0) == n - 2  # a long call tells nothing while the ranks queue
+    assert left(1.06 + 2 * LATE_S) == 0
+    many()
+    assert left(1.0, results=8) == 0
+    many()
+    assert left(1.0, failed=True) == 0

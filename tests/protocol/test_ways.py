@@ -249,7 +249,7 @@ def test_all_ranks_choose_the_same() -> None:
         ]
         decisions = [one.decision for one in decided(deciders, reports)]
         assert words_of(decisions[0], 0) == words_of(decisions[1], 0)
-        assert len({(one.ways.home, one.quick.left) for one in deciders}) == 1
+        assert len({(one.ways.home, one.quick_left) for one in deciders}) == 1
         chosen.add(decisions[0].reason)
     assert {BalanceReason.TRY_HOME, BalanceReason.LENDING, BalanceReason.HOME, BalanceReason.TRY_LENDING} < chosen
     assert BalanceReason.FIRST in chosen

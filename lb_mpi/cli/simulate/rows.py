@@ -250,7 +250,7 @@ class Cluster:
         rounds = [
             round_at_home(knowledge, len(mine), learns=one.learns)
             if one.at_home
-            else knowledge.begin(len(mine), 0, quick=one.quick.left > 0)
+            else knowledge.begin(len(mine), 0, quick=one.quick_left > 0)
             for knowledge, mine, one in zip(self.known_by, costs, self.deciders, strict=True)
         ]
         seconds_of = _Clock(costs, self.speeds, self.noise, self.rng).seconds

@@ -403,7 +403,7 @@ class Balancer:
         if (planning := decider.begin(n)) is not None:  # the first call, and the speeds are known
             decider.begun(plan_together(presence, decider, planning)[0])
         self._wire.begin()
-        objects, quick = rows.pack is not None, decider.quick.left > 0
+        objects, quick = rows.pack is not None, decider.quick_left > 0
         round = knowledge.begin(n, rows.checksum, warm=watch.warm, objects=objects, quick=quick)
         if failed:
             round.fail()
