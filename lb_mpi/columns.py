@@ -44,11 +44,14 @@ Unpack = Callable[[bytes], Any]
 
 def order_of(array: NDArray[Any]) -> Order:
     """Return the order of an array's axes in memory, by the law above."""
-    if array.flags.c_contiguous:
-        return ()
-    strides = [stride if n > 1 else 0 for n, stride in zip(array.shape, array.strides, strict=True)]
+    return () if array.flags.c_contiguous else order_by(array.shape, array.strides)
+
+
+def order_by(shape: Sequence[int], strides: Sequence[int]) -> Order:
+    """Return the order of the axes of an array with gaps, or in another order than C's."""
+    strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides, strict=True)]
     inwards: list[int] = []  # the innermost first
-    for axis in reversed(range(array.ndim)):
+    for axis in reversed(range(len(shape))):
         position = len(inwards)
         for k in reversed(range(len(inwards))):
             other = abs(strides[inwards[k]])
@@ -58,7 +61,7 @@ def order_of(array: NDArray[Any]) -> Order:
                 position = k
         inwards.insert(position, axis)
     order = tuple(~axis if strides[axis] < 0 else axis for axis in reversed(inwards))
-    return () if order == tuple(range(array.ndim)) else order
+    return () if order == tuple(range(len(shape))) else order
 
 
 def ordered(
@@ -131,11 +134,16 @@ def check_column(name: str, value: Any, also: str = "", *, lists: bool = False, 
             plain = f"{name}.filled(0.0)" if isinstance(value, np.ma.MaskedArray) else f"np.asarray({name})"
             instead = f", such as {plain}" if knows_more and not isinstance(value, np.generic) else ""
             raise TypeError(f"{name} of type {type(value).__name__}{why}: expected a numpy array{instead}{also}")
-    if not array.ndim:
-        raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
-    if array.dtype.hasobject and not objects:
-        raise TypeError(f"{name} of dtype {array.dtype}: expected a numpy array without Python objects{also}")
+    check_form(name, array.dtype, array.shape, also, objects=objects)
     return array
+
+
+def check_form(name: str, dtype: np.dtype[Any], shape: tuple[int, ...], also: str = "", *, objects: bool = False) -> None:
+    """Check the form of an array of rows; see `check_column`."""
+    if not shape:
+        raise ValueError(f"{name} of shape (): expected at least one dimension, the rows")
+    if dtype.hasobject and not objects:
+        raise TypeError(f"{name} of dtype {dtype}: expected a numpy array without Python objects{also}")
 
 
 def check_n_rows(name: str, n: int, expected: int, why: str) -> None:

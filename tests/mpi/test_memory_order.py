@@ -148,9 +148,9 @@ def test_pools_keep_a_byte_order_that_numpys_pickles_lose(dtype):
 
 
 MUTANTS = [  # the way that finds it; see tests/protocol/mutate.py
-    ("save", columns, ("order_of", "if strides[axis] and other:", "if True:")),
-    ("save", columns, ("order_of", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),
-    ("pool", columns, ("order_of", "~axis if strides[axis] < 0 else axis", "axis")),
+    ("save", columns, ("order_by", "if strides[axis] and other:", "if True:")),
+    ("save", columns, ("order_by", "if other <= abs(strides[axis]):", "if other > abs(strides[axis]):")),
+    ("pool", columns, ("order_by", "~axis if strides[axis] < 0 else axis", "axis")),
     ("pool", messages, ("exact", "None if is_unchanging(value) else EXACT)", "None)")),
     ("migrate in order", columns, ("agreed", "everyone[rank][0] > 1", "everyone[rank][0] > 0")),
     ("exchange", columns, ("agreed", "max(everyone", "min(everyone")),

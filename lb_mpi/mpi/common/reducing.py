@@ -21,20 +21,12 @@ class _Table(NamedTuple):
     sums: Floats  # (P, n), a view of the rows, as the maxima
     maxima: Floats
 
-    @property
-    def answer(self) -> Reduction:
-        return Reduction(added(self.sums.tolist()), np.maximum.reduce(self.maxima))
-
 
 class _Totals(NamedTuple):
     """The numbers of many ranks, reduced by MPI."""
 
     digits: Ints  # (n, N_DIGITS + 1) sums
     maxima: Floats
-
-    @property
-    def answer(self) -> Reduction:
-        return Reduction(real(self.digits), self.maxima)
 
 
 class Reducing:
@@ -84,4 +76,7 @@ class Reducing:
     @property
     def answer(self) -> Reduction:
         """The answer, once `done`."""
-        return self._going.answer
+        found = self._going
+        if isinstance(found, _Table):
+            return Reduction(added(found.sums.tolist()), np.maximum.reduce(found.maxima))
+        return Reduction(real(found.digits), found.maxima)

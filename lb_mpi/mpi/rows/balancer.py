@@ -423,7 +423,7 @@ class Balancer:
         self, decided: Decided, failed: Failed | None, computing: Computing, scalars: dict[str, str], interrupts: Interrupts
     ) -> Balanced:  # fmt: skip
         """Commit the call; return its record."""
-        planned_s, steps, act = 0.0, 0, decided.decision.act
+        planned_s, steps, act = 0.0, 0, decided.decision.reason.acts
         if act or decided.problem or decided.compare:
             with self._presence.committing():
                 planned_s, steps = self._follow(decided, failed, computing, scalars)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import struct
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,11 +34,12 @@ from lb_mpi.columns import (
     Reader,
     Unpack,
     check_column,
+    check_form,
     check_n_rows,
     chunks_of_rows,
     copied,
     layout,
-    order_of,
+    order_by,
     ordered,
     packed,
     read_rows,
@@ -115,34 +117,34 @@ class Rows:
             function("pack", pack)
             function("unpack", unpack)
         self.pack, self.unpack, self._more = pack, unpack, more
-        self._make: Callable[[Any], Any] = getattr(rows, "_make", tuple)  # of a tuple: a named one
+        self.orders: Orders
         positions = tuple([k for k, one in enumerate(more) if not _is_scalar(one)]) if more else ()
         if pack is not None:
             if not isinstance(rows, list):
                 raise TypeError(f"rows of type {type(rows).__name__}: expected a list of objects, since pack is given")
             if positions:
                 raise TypeError("more arrays: expected none beside objects (make them part of the objects)")
+            form, self.orders = "objects", ((),)
             self.columns: list[Any] = [rows]
-            self.orders: Orders = ((),)
-            self.spec, self.n = Spec("objects", (), (), 1, size), len(rows)
+            self.spec, self.n = Spec(form, (), (), 1, size), len(rows)
+            self.checksum, self.kinds = _checksum(self.spec), _kinds(self.spec, pack, unpack)
         else:
-            self._set_arrays(rows, more, positions, size)
-        self.checksum, self.kinds = _checksum(self.spec), _kinds(self.spec, pack, unpack)
+            form = _form(rows)
+            named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
+            self.columns = [rows] if form == "array" else [*rows]
+            n_home, arrays = len(self.columns), list[_Array]()
+            for k in positions:
+                self.columns.append(more[k])
+            for column in self.columns:
+                if type(column) not in PLAIN:
+                    name, also = _about(len(arrays), form, n_home, positions)
+                    check_column(name, column, also)
+                strides = () if column.flags.c_contiguous else column.strides
+                arrays.append((column.dtype, id(column.dtype), column.shape, strides))
+            known = _known(form, n_home, positions, named, size, tuple(arrays))
+            self.spec, self.checksum, self.kinds, self.orders, self.n = known
         self.n_units = -(-self.n // (size or 1))
-
-    def _set_arrays(self, rows: Any, more: Sequence[Any], positions: tuple[int, ...], block_rows: int) -> None:
-        """Set columns, orders and spec: of the arrays of `rows`, and of those in `more`, which are at these positions."""
-        form = _form(rows)
-        if form == "array":
-            self.columns = [check_column("rows", rows, _OBJECTS)]
-        else:
-            self.columns = [check_column(f"rows[{k}]", one, _OBJECTS) for k, one in enumerate(rows)]
-        n_home = len(self.columns)
-        for k in positions:
-            self.columns.append(check_column(f"more[{k}]", more[k], _SCALAR))
-        arrays = tuple([(column.dtype, id(column.dtype), column.shape, order_of(column)) for column in self.columns])
-        named = type(rows).__qualname__ if form == "tuple" and hasattr(rows, "_make") else ""
-        self.spec, self.orders, self.n = _spec_of(form, n_home, positions, named, block_rows, arrays)
+        self._make = rows._make if self.spec.named else MAKERS[form]
 
     def of_units(self, units: Rowset) -> Rowset:
         """The rows of some units; of blocks, the last one, which may be shorter, comes last."""
@@ -169,9 +171,10 @@ class Rows:
     def arguments(self, block: tuple[Any, ...]) -> tuple[Any, ...]:
         """The arguments of the user's function for a block: the rows proper, then `more`, with scalars unchanged."""
         if not self._more:
-            return (in_form(self.spec, block, self._make),)
-        arrays = iter(block[self.spec.n_home :])
-        return in_form(self.spec, block, self._make), *(one if _is_scalar(one) else next(arrays) for one in self._more)
+            return (self._make(block),)
+        n_home = self.spec.n_home
+        arrays = iter(block[n_home:])
+        return self._make(block[:n_home]), *(one if _is_scalar(one) else next(arrays) for one in self._more)
 
     def parcel(self, index: Rowset, *, kind: int) -> Buffer:
         """Pack some rows of all columns into one buffer."""
@@ -181,7 +184,7 @@ class Rows:
     def joined(self, blocks: Sequence[tuple[Any, ...]], orders: Orders) -> Any:
         """The rows of blocks (at least one) in the user's form, as new columns in these memory orders."""
         each = zip(self.kinds, zip(*blocks, strict=True), orders, strict=True)
-        return in_form(self.spec, [kind.join(parts, order) for kind, parts, order in each], self._make)
+        return self._make([kind.join(parts, order) for kind, parts, order in each])
 
 
 def _kinds(spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Column, ...]:
@@ -190,29 +193,42 @@ def _kinds(spec: Spec, pack: Pack | None, unpack: Unpack | None) -> tuple[Column
     return tuple(map(ArrayColumn, spec.dtypes, spec.shapes))
 
 
+_first = operator.itemgetter(0)
+MAKERS: Mapping[str, Callable[[Any], Any]] = {"array": _first, "objects": _first, "tuple": tuple, "list": list}  # of columns
+
+
 def _form(rows: Any) -> str:
     """Return the form of columns in `Spec`; a named tuple is a tuple."""
     return "tuple" if isinstance(rows, tuple) else "list" if isinstance(rows, list) else "array"
 
 
-_Array = tuple[np.dtype[Any], int, tuple[int, ...], Order]  # dtype, its id (np.record equals another one), shape, order
-_OBJECTS = "; for a list of objects pass pack=, unpack="
-_SCALAR = " or a scalar (pass other values as keyword arguments)"
+_Array = tuple[np.dtype[Any], int, tuple[int, ...], tuple[int, ...]]  # dtype, its id, shape, strides (): none, in C order
+_Known = tuple[Spec, int, tuple[Column, ...], Orders, int]  # of rows: see `Rows`, the checksum after the Spec, n last
 
 
-@functools.lru_cache(64)  # in each call
-def _spec_of(
+@functools.lru_cache(64)  # in each call; two dtypes may be equal, one of them of np.record
+def _known(
     form: str, n_home: int, positions: tuple[int, ...], named: str, block_rows: int, arrays: tuple[_Array, ...]
-) -> tuple[Spec, Orders, int]:
-    """Return the Spec of checked arrays, of which those after n_home are in `more` at `positions`; their orders; n."""
+) -> _Known:  # fmt: skip
+    """Check arrays, of which those after n_home are in `more` at `positions`; return what is known of rows in them."""
     if not n_home:
         raise TypeError("rows without arrays: expected at least one")
-    dtypes, _, shapes, orders = zip(*arrays, strict=True)
-    first = "rows" if form == "array" else "rows[0]"
-    names = [first, *(f"rows[{k}]" for k in range(1, n_home)), *(f"more[{k}]" for k in positions)]
-    for name, shape in zip(names, shapes, strict=True):
-        check_n_rows(name, shape[0], shapes[0][0], f"as {first} has")
-    return Spec(form, dtypes, tuple(shape[1:] for shape in shapes), n_home, block_rows, named), orders, shapes[0][0]
+    names = [_about(k, form, n_home, positions) for k in range(len(arrays))]
+    for (name, also), (dtype, _, shape, _) in zip(names, arrays, strict=True):
+        check_form(name, dtype, shape, also)
+    dtypes, _, shapes, strides = zip(*arrays, strict=True)
+    for (name, _), shape in zip(names, shapes, strict=True):
+        check_n_rows(name, shape[0], shapes[0][0], f"as {names[0][0]} has")
+    spec = Spec(form, dtypes, tuple(shape[1:] for shape in shapes), n_home, block_rows, named)
+    orders = tuple(order_by(*one) if one[1] else () for one in zip(shapes, strides, strict=True))
+    return spec, _checksum(spec), _kinds(spec, None, None), orders, shapes[0][0]
+
+
+def _about(k: int, form: str, n_home: int, positions: tuple[int, ...]) -> tuple[str, str]:
+    """Name array k of the rows and of `more`, for an error in it, and say what else is expected."""
+    if k >= n_home:
+        return f"more[{positions[k - n_home]}]", " or a scalar (pass other values as keyword arguments)"
+    return "rows" if form == "array" else f"rows[{k}]", "; for a list of objects pass pack=, unpack="
 
 
 def empty_parcel(kind: int) -> Buffer:
@@ -360,7 +376,7 @@ class Results:
         assert self.spec is not None
         if self._n_missing:
             raise ProtocolError(f"{self._n_missing} of {self._rows.n} results are missing, as {self.spec.words}")
-        return in_form(self.spec, self._columns)
+        return MAKERS[self.spec.form](self._columns)
 
 
 @functools.lru_cache(64)  # in each call
@@ -381,10 +397,3 @@ def scalars_of(more: Sequence[Any], options: Mapping[str, Any]) -> dict[str, str
     """Return the scalars among the arguments of the function, which must be equal on all ranks, as text by name."""
     named = [(f"more[{k}]", one) for k, one in enumerate(more)] + sorted(options.items())
     return {name: repr(one.item() if isinstance(one, np.generic) else one) for name, one in named if _is_scalar(one)}
-
-
-def in_form(spec: Spec, columns: Sequence[Any], make: Callable[[Any], Any] = tuple) -> Any:
-    """Columns in the user's form: an array, a tuple (which `make` makes) or list of arrays, or a list of objects."""
-    if spec.form == "tuple":
-        return make(columns[: spec.n_home])
-    return list(columns[: spec.n_home]) if spec.form == "list" else columns[0]
