@@ -349,7 +349,7 @@ class _Pickler(pickle.Pickler):
         if kind in _INLINE:
             return None
         is_part, self._is_part = self._is_part, True
-        if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
+        if getattr(value, "__module__", None) == "__main__" and _is_named(value):
             return _program(), pickle.dumps(value, PROTOCOL)
         if kind is str:
             return value.encode("utf-8", "surrogatepass")
@@ -376,6 +376,12 @@ def _program() -> str:
     path = getattr(sys.modules["__main__"], "__file__", None) or ""
     name = os.path.splitext(os.path.basename(path))[0]
     return name if name != "__main__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
+
+
+def _is_named(value: Any) -> bool:
+    """Return whether a value is pickled as its name: also what a decorator, such as functools.cache, makes of a function."""
+    by_name = isinstance(value, FunctionType | type)
+    return by_name or (callable(value) and isinstance(value.__reduce_ex__(PROTOCOL), str))
 
 
 def _is_short(value: Any) -> bool:

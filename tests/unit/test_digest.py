@@ -135,8 +135,8 @@ def test_functions_of_another_program_with_the_same_names_have_other_digests(mon
     """A second script whose function and items had the names of the first one's got the first one's results."""
     main = ModuleType("__main__")
     monkeypatch.setitem(sys.modules, "__main__", main)
-    exec("def f(k): return k\nclass Point: pass", main.__dict__)
-    calls = [(main.f, 3), (functools.partial(main.f, 1), 3), (main.Point().__init__, 3), (len, [main.Point()])]
+    exec("import functools\ndef f(k): return k\nclass Point: pass\n@functools.cache\ndef g(k): return k", main.__dict__)
+    calls = [(main.f, 3), (main.g, 3), (functools.partial(main.f, 1), 3), (main.Point().__init__, 3), (len, [main.Point()])]
     found = list[list[bytes]]()
     packages = ["a/__main__.py", "/moved/a/__main__.py", "b/__main__.py"]
     for path in ("one.py", "/moved/one.py", "one.pyc", "two.py", *packages, None):
