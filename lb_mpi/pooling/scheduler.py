@@ -5,8 +5,8 @@ Law
   cancelled.  It is due when it has been begun, and can't be sent yet, or its rank has sent it back: then it goes before
   others.
 - Ranks run batches in order, one after the other.  A rank has a second batch only while that can't make others wait.
-- A batch has tasks of one function.  A task of a function that is new is a batch, and none is behind it: others may have
-  to be done before it ends.
+- A batch has tasks of one function, and none of another function, or given back, are behind it: they may have to be done
+  before it ends.  So a task of a function that is new is a batch, and none is behind it.
 - A rank runs the initializer of an executor before its tasks, and gets them when that has succeeded.
 - A task goes to a rank whose host has all its arrays.
 - Of a stream, no more tasks are read than there is room for; and while one waits, no rank has none.
@@ -143,7 +143,7 @@ class TaskQueue:
         If its host lacks an array that they need, return the upkeep that stores it; None while another rank stores it.
         """
         taken, n_bytes, units, missing = list[Task](), 0, 0.0, None
-        while len(taken) < most and n_bytes < BATCH_BYTES and (task := self._head()) is not None:
+        while len(taken) < most and n_bytes < BATCH_BYTES and (task := self.head()) is not None:
             if taken and (units + task.cost > most_units or task.function != taken[0].function):
                 break
             if task.arrays and (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
@@ -160,7 +160,7 @@ class TaskQueue:
         self.copies.send(missing, rank, self.hosts[rank])
         return Batch(self, BatchKind.STORE, keys=(missing,))
 
-    def _head(self) -> Task | None:
+    def head(self) -> Task | None:
         """Return the next task, which is due from now on; drop cancelled ones before it."""
         while not self.due and self.waiting:
             task = self.waiting.popleft()
@@ -336,6 +336,11 @@ class Scheduler:
                 continue
             if rank not in self._timings and not self._knowledge.knows(rank):
                 queue.begin_cheapest()
+            ahead = {task.function for batch in self.at[rank] for task in batch.tasks[:1]} - {None}  # may wait for the next
+            if ahead and (queue.due or queue.next_task.function not in ahead):
+                continue
+            if (task := queue.head()) is None or (ahead and task.function not in ahead):
+                continue
             if (batch := queue.next_batch(rank, *self._most(rank, queue))) is not None:
                 return batch
         return None

@@ -150,6 +150,37 @@ def test_a_task_of_a_new_function_is_alone_at_its_rank():
     assert max(map(len, sent)) >= 5
 
 
+def test_no_task_is_behind_one_of_another_function_or_that_was_submitted_later():
+    """A known function may wait for another one, too; and the next task may be a cancelled one, of a known function."""
+    scheduler, queue = pair(lambda task: task.payload != "cancelled")
+    two = 0
+    for function in [*["f"] * 20, *["g"] * 20, *["f", "g"] * 20, *["f"] * 20]:
+        queue.add(Task(0, function=function))
+    while len(queue) or any(scheduler.at.values()):
+        scheduler.batches(0.0)
+        for rank, at in scheduler.at.items():
+            two += len(at) == 2
+            assert len({task.function for batch in at for task in batch.tasks}) <= 1
+            if at:
+                scheduler.finish(rank, 1, 1e-3, more=len(at[0].tasks) > 1)
+    assert two > 5
+    for number in range(40):
+        queue.add(Task(number, function="f"))
+    while len(queue):  # rank 0 gives most of them back
+        scheduler.batches(0.0)
+        payloads = [task.payload for batch in scheduler.at[1] for task in batch.tasks]
+        assert payloads == sorted(payloads)
+        scheduler.finish(0, 1, 1e-3)
+        if len(scheduler.at[1]) == 2:
+            scheduler.finish(1, len(scheduler.at[1][0].tasks), 1e-3)
+    for rank, at in scheduler.at.items():
+        while at:
+            scheduler.finish(rank, len(at[0].tasks), 1e-3)
+    for payload, function in [("cancelled", "f"), *[("begins", "new")] * 20]:
+        queue.add(Task(payload, function=function))
+    assert [len(batch.tasks) for _, batch in scheduler.batches(0.0)] == [1, 1]
+
+
 def test_a_rank_of_unknown_speed_begins_with_a_cheap_task():
     for speeds in itertools.permutations(UNEQUAL):  # else the longest task may be the first of the slowest rank
         assert ratio([GRID], speeds, costs=True) < 1.2

@@ -2,6 +2,8 @@
 
 import itertools
 from collections.abc import Sequence
+from functools import partial
+from types import MethodType
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from lb_mpi.cli.simulate.tasks import MapRun, SimulatedPool, bound_s, counter_s, task_costs
 from lb_mpi.knowledge import RankKnowledge
+from lb_mpi.mpi.pool.arguments import name_of
 from lb_mpi.pooling.beginning import REASONS, TABLE, Act, PoolState, Wish, act
 from lb_mpi.pooling.deal import deal
 from lb_mpi.pooling.intervals import EPOCHS, MOST, Interval, drop_back, drop_front, pack, synchronizes, unpack
@@ -255,3 +258,11 @@ def test_a_thread_completes_maps_waits_for_tasks_not_its_own_and_only_closes_aft
     found = {one: {state for state in PoolState if one in TABLE[state]} for one in (Act.COMPLETE, Act.WAIT)}
     assert found == {Act.COMPLETE: {PoolState.MAP}, Act.WAIT: {PoolState.TASKS, PoolState.ENDING}}
     assert TABLE[PoolState.UNUSABLE] == (Act.RAISE, Act.RAISE, Act.GO)
+
+
+def test_what_is_called_is_the_function_also_of_a_partial_one_or_one_that_calls_another():
+    """An executor had all partial functions, and all classes, for one function: a task that waited for another one hung."""
+    functions = [abs, len, partial(map, abs), partial(map, len), int, str, Network, MethodType(partial(abs), 1)]
+    assert len({*map(name_of, functions)}) == len(functions)
+    assert name_of(partial(partial(max, 1), 2)) == name_of(max, 3)
+    assert name_of(partial(map, abs), [1]) == name_of(map, abs, [2])

@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple, TypedDict
 
@@ -178,12 +179,16 @@ def check_costs(costs: Any, n: int) -> Floats | None:
         return values / most if most else values
 
 
-def name_of(function: Callable[..., Any]) -> Hashable:
-    """Return what identifies a function in the next map, where the same lambda is a new object."""
-    if isinstance(function, FunctionType | MethodType | BuiltinFunctionType):
-        return getattr(function, "__code__", function.__qualname__)
+def name_of(function: Callable[..., Any], *args: Any) -> Hashable:
+    """Return what identifies a function in the next map, where the same lambda is a new object; `args`: it may call some."""
+    if isinstance(function, partial):
+        return name_of(function.func, *function.args, *args)
+    if called := [*filter(callable, args)]:
+        return name_of(function), *map(name_of, called)
     kind: type = type(function)
-    return kind
+    if isinstance(function, FunctionType | MethodType | BuiltinFunctionType):
+        return getattr(function, "__code__", None) or getattr(function, "__qualname__", kind)
+    return function if kind is type else kind
 
 
 def sample_of(items: Any) -> bytes:

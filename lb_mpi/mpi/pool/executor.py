@@ -205,7 +205,7 @@ class Executor(MPIPoolExecutor):
             self._warn_of_size(fn)
         if keys:
             future.add_done_callback(lambda _: arrays.done(keys))
-        task = Task(Submission(future, data), len(data), cost, keys, name_of(fn))
+        task = Task(Submission(future, data), len(data), cost, keys, name_of(fn, *call[1]))
         while self._dispatcher is None or not self._dispatcher.put(self._work, task):
             self._check("schedule new futures")
             self._dispatcher = dispatcher_of(self._ranks, self._work)  # since a map has ended the last one
