@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import time
 from functools import partial
 
 import numpy as np
@@ -11,10 +12,11 @@ import lb_mpi
 from lb_mpi.mpi.common import communicator
 from tests.clock import spin
 from tests.misbehaviour import RAISES, RETURNS
-from tests.mpi.doors import CALLS, DOORS, USES
+from tests.mpi.doors import CALLS, DOORS, USES, on_root
 from tests.mpi.sizes import COMM, LAST, RANK, SIZE, several
 from tests.mpi.test_balancer import numbers, pack
 from tests.mpi.test_random_rows import choose_way
+from tests.pile import Pile
 
 pytestmark = pytest.mark.mpi
 
@@ -135,10 +137,30 @@ def in_search(call):
     lb_mpi.search(COMM, lb_mpi.TreeSearch(0, lambda node: [] if call() or node else [1]))
 
 
+def in_merge(call):
+    problem = Pile(30)
+    problem.on_call = lambda method: call() if method == "merge" else None
+    lb_mpi.search(COMM, problem)
+
+
+def in_migrate(call):
+    with lb_mpi.Balancer(COMM, when="always") as balancer:
+        balancer.migrate([b""] * (20 if RANK == 0 else 2), pack=lambda row: (call(), row)[1], unpack=bytes)
+
+
+def in_rebalance(call):
+    with lb_mpi.distribute(COMM, on_root("mesh:4x6"), method="block") as plan:
+        for _ in range(3):
+            time.sleep(2e-3 if RANK else 3e-2)
+            values = [b""] * len(plan.vertices)
+            plan.rebalance(values, when="always", pack=bytes, unpack=lambda data: (call(), data)[1])
+
+
 @several
 @pytest.mark.parametrize(("where", "use"), [
     ("a function of map_rows", partial(in_rows, home=False)), ("a function of map_rows", partial(in_rows, home=True)),
-    ("a problem of a search", in_search),
+    ("a problem of a search", in_search), ("a problem of a search", in_merge), ("pack or unpack", in_migrate),
+    ("pack or unpack", in_rebalance),
 ])  # fmt: skip
 @pytest.mark.parametrize("door", ["Pool.map", "Balancer.map_rows", "plan.exchange", "plan.close", "Pool", "save"])
 def test_a_collective_call_in_a_function_is_an_error(door, where, use, tmp_path):

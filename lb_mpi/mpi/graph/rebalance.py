@@ -22,6 +22,7 @@ from lb_mpi.distributing.halo import GraphPart, Piece
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence
@@ -280,10 +281,9 @@ class RebalancePort(Port[Any, Job]):
     def run(self, job: Job) -> Any:
         """See `Port`; an error is kept with the words for it."""
         try:
-            if isinstance(job, Pack):
-                return self._pack(job)
-            if isinstance(job, Build):
-                return self._build(job)
+            if isinstance(job, Pack | Build):
+                with at_work(self._comm, "in pack or unpack"):
+                    return self._pack(job) if isinstance(job, Pack) else self._build(job)
             from lb_mpi.kernels import held_interrupts  # here, since it imports numba
 
             with held_interrupts():

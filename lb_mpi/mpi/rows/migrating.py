@@ -23,6 +23,7 @@ from lb_mpi.balancing.record import Balanced
 from lb_mpi.columns import agreed
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
+from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.collective import agree, allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
@@ -187,14 +188,14 @@ def _move(
     raise.
     """
     failed: Failed | None = None
-    numbers = Rows(table)
+    numbers, working = Rows(table), at_work(comm, "in pack or unpack")
     orders = agreed(allgather(comm, (rows.n, rows.orders)), comm.rank)
     parcels = Parcels(comm, Tag.MIGRATION)
     for target, index in moves.leaving.items():
         buffers = (empty_parcel(_BROKEN), empty_parcel(_BROKEN))
         if failed is None:
             try:
-                with interrupts():
+                with interrupts(), working:
                     buffers = (rows.parcel(index, kind=_KIND), numbers.parcel(index, kind=_KIND))
             except BaseException as caught:
                 failed = of_rows(caught, comm.rank, f"rows for rank {target}")
@@ -211,7 +212,7 @@ def _move(
         parcel, beside = arrived[source]
         if failed is None and head(parcel).kind != _BROKEN:
             try:
-                with interrupts():
+                with interrupts(), working:
                     blocks.append(columns_of(parcel, rows.spec, rows.pack, rows.unpack))
                     tables.append(columns_of(beside, numbers.spec, None, None))
             except BaseException as caught:

@@ -54,6 +54,7 @@ from lb_mpi.searching.searcher import ROOT, DraftRecord, Job, Reason, Searcher, 
 
 T = TypeVar("T")
 KIND = "search"  # of the saves
+IN_PROBLEM = "in a problem of a search"
 LIMITED = "limit_s ended the search: a better result may exist"
 _HEADER = struct.Struct("<iiqqdq")  # kind, source, seq, pid, load, bytes of payload
 
@@ -256,7 +257,7 @@ def _run(
     port = SearchPort(comm.rank, guard, parcels, settings, saving, record)
     given = comm.rank, ring, guard, settings.options, settings.bound, found
     searcher = _Traced(port.start, *given) if settings.trace else Searcher(*given)
-    with at_work(comm, "in a problem of a search"):
+    with at_work(comm, IN_PROBLEM):
         carry(settings.slow.around(searcher), port, presence_of(comm), record, interrupts(), start=port.start)
     ended = time.perf_counter()
     record.enter(Phase.WAITING, ended)  # waiting for the last rank
@@ -448,7 +449,8 @@ def collect(
     work = RankWork.of(comm.rank, whole._replace(busy_s=max(whole.busy_s, whole.useful_s)))
     everyone = gather(comm, (mine, work, sent), ROOT)
     results = [result for result, _, _ in everyone if result is not None]
-    merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
+    with at_work(comm, IN_PROBLEM):  # on rank 0
+        merged = searcher.attempt(_called, lambda: _merged(searcher, results)) if len(results) == comm.size else None
     total = sum((counts for _, _, counts in everyone), Counter[Kind]())
     messages = {kind.name: total[kind] for kind in Kind if total[kind]}
     pickled, ranks, messages = bcast(comm, (merged, [one for _, one, _ in everyone], messages), ROOT)
