@@ -15,9 +15,9 @@ from mpi4py import MPI
 import lb_mpi
 from lb_mpi import handlers
 from lb_mpi.kernels import held_interrupts
-from lb_mpi.mpi.common import carrier, communicator, saves, waiting
+from lb_mpi.mpi.common import calls, carrier, communicator, saves
+from lb_mpi.mpi.common.calls import call
 from lb_mpi.mpi.common.communicator import Presence
-from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.waiting import Nap
@@ -354,7 +354,7 @@ class Trial:
         except (KeyboardInterrupt, lb_mpi.Error) as caught:
             self.error = caught
         self.came, press.at, press.deaf = press.n >= press.at > 0, 0, 0
-        self.waits, self.returned = waiting._interrupts.pending, self.error is None
+        self.waits, self.returned = calls._interrupts.pending, self.error is None
         self.outcomes = COMM.allgather((self.returned, self.came, self.waits))
         self.agreed = len({returned for returned, *_ in self.outcomes}) == 1
         if self.waits:
@@ -398,7 +398,7 @@ def released_at_once(one, installed, *, failed, last=False):
     RELEASE(one, installed, failed=failed, last=True)
 
 
-RELEASE = waiting.Interrupts.release
+RELEASE = calls.Interrupts.release
 
 
 @several
@@ -408,7 +408,7 @@ def test_a_call_that_ends_well_on_some_ranks_only_is_caught(monkeypatch, tmp_pat
     folder = COMM.bcast(tmp_path)
     press = Press(monkeypatch)
     n_events = events(press, door, folder)
-    monkeypatch.setattr(waiting.Interrupts, "release", released_at_once)
+    monkeypatch.setattr(calls.Interrupts, "release", released_at_once)
     for back in range(LAST_EVENTS):
         victim = (back + OTHER) % 2 * LAST
         with door(folder) as one:
@@ -432,7 +432,7 @@ def test_one_ctrl_c_is_raised_once(monkeypatch):
             monkeypatch.setattr(migrating, "_reduce", press)
             rows = balancer.migrate(mine, costs=np.ones(len(mine)))
             monkeypatch.undo()
-            assert waiting._interrupts.pending == (len(rows) != len(mine)) == (SIZE > 1)
+            assert calls._interrupts.pending == (len(rows) != len(mine)) == (SIZE > 1)
             if SIZE > 1:
                 with pytest.raises(KeyboardInterrupt):
                     balancer.map_rows(np.copy, rows) if root else signal.raise_signal(signal.SIGINT)

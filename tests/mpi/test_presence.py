@@ -24,7 +24,8 @@ import lb_mpi
 from lb_mpi import compiling, signs
 from lb_mpi.balancing.decider import RootPlanner
 from lb_mpi.graph import parse
-from lb_mpi.mpi.common import busy, collective, communicator, failure, late, saves
+from lb_mpi.mpi.common import calls, collective, communicator, failure, late, saves
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.late import Answer, awaited
 from lb_mpi.mpi.common.tags import MOST, Tag
 from tests.mpi import doors
@@ -67,7 +68,7 @@ def warned(on_warning, says=""):
         if says in text:
             on_warning()
         else:
-            late._here.warned = False  # it warns again
+            late.Questions._warned_in = 0  # it warns again
 
     COMM.Barrier()
     with pytest.MonkeyPatch.context() as patch:
@@ -177,7 +178,7 @@ def test_a_time_that_is_none_is_an_error_on_all_ranks(monkeypatch, text):
 def test_no_rank_asks_if_the_time_is_zero(monkeypatch, seconds):
     monkeypatch.setenv(late.VARIABLE, seconds)
     questions = late.Questions(MPI.COMM_SELF)
-    with late.call("it"):
+    with in_call("it"):
         questions.warn(0.0, 86_400.0)
     assert (questions._asked_at is None) == (seconds == "0")
 
@@ -429,7 +430,7 @@ def test_a_rank_that_is_late_or_fails_as_all_close_sends_nothing_to_later_commun
 def test_ctrl_c_in_a_block_that_nothing_interrupts_ends_the_call_after_it():
     """The block is a commit, and the rest of the call is none."""
     presence = communicator.presence_of(communicator.duplicate(COMM))
-    with late.call("a call") as interrupts:
+    with in_call("a call") as interrupts:
         with presence.uninterrupted():
             os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
@@ -709,7 +710,7 @@ def test_a_rank_in_another_call_is_named_with_it():
     with lb_mpi.Pool(comm) as pool, warned(release, f" s in a map of lb_mpi.Pool: rank {LATE} is in another call"):
         if RANK == LATE:
             deadline = time.monotonic() + GIVE_UP_S
-            with late.call("another call"):
+            with in_call("another call"):
                 while not COMM.Iprobe(MPI.ANY_SOURCE, TAG):
                     assert time.monotonic() < deadline, "no rank has warned"
                     communicator.presence_of(comm).answer()
@@ -739,6 +740,6 @@ def test_ctrl_c_comes_through_in_a_function_within_a_function():
 def test_a_call_ends_although_another_thread_has_bound_the_ranks_meanwhile():
     """An executor that another thread opens on rank 0; the others are in this call, and wait for its end."""
     with collective.opened(COMM, "lb_mpi.search"):
-        ends = [busy.bind(COMM, "while the other ranks serve", here=False)] if RANK == 0 else []
+        ends = [calls.bind(COMM, "while the other ranks serve", here=False)] if RANK == 0 else []
     for end in ends:
         end()

@@ -9,8 +9,8 @@ import pytest
 from lb_mpi import emulate
 from lb_mpi.emulate import Rest, Slow
 from lb_mpi.errors import ProtocolError
+from lb_mpi.mpi.common.calls import Interrupts
 from lb_mpi.mpi.common.carrier import Port, carry
-from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import Off, Record
 from tests.protocol.explore import Exploration, State

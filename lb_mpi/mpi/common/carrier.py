@@ -21,8 +21,9 @@ from lb_mpi import signs
 from lb_mpi.actor import Actor, J, M
 from lb_mpi.emulate import Rest
 from lb_mpi.errors import ProtocolError
+from lb_mpi.mpi.common.calls import Interrupts
 from lb_mpi.mpi.common.communicator import FAILED_AFTER_S, Presence
-from lb_mpi.mpi.common.waiting import PATIENCE_S, Interrupts, Nap
+from lb_mpi.mpi.common.waiting import PATIENCE_S, Nap
 from lb_mpi.record.events import Phase
 from lb_mpi.record.record import OFF, Record
 

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from lb_mpi.checks import shortened, show
 from lb_mpi.errors import Error
+from lb_mpi.mpi.common.calls import call, interrupts
 from lb_mpi.mpi.common.communicator import duplicate, end_with_mpi, presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, failure, install
-from lb_mpi.mpi.common.late import call, hang_s
+from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.parcels import UNIT_BYTES, as_units, unit
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.table import counted, named_ranks
 
 T = TypeVar("T")

@@ -35,13 +35,12 @@ from lb_mpi.compiling import meanwhile
 from lb_mpi.errors import Error
 from lb_mpi.handlers import deferred
 from lb_mpi.knowledge import SpeedSources
-from lb_mpi.mpi.common.busy import busy, refuse_busy
-from lb_mpi.mpi.common.calls import CallOrder, Failures
+from lb_mpi.mpi.common.calls import CallOrder, Failures, busy, call, interrupts, refuse_busy
 from lb_mpi.mpi.common.failure import cause, describe, is_of_all, quiet, share
-from lb_mpi.mpi.common.late import Questions, call
+from lb_mpi.mpi.common.late import Questions
 from lb_mpi.mpi.common.launcher import check_launcher
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import LONGEST_S, PATIENCE_S, Nap, interrupts
+from lb_mpi.mpi.common.waiting import LONGEST_S, PATIENCE_S, Nap
 from lb_mpi.status import write_error
 
 EVERY_S = 0.25  # between two probes for questions

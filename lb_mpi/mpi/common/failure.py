@@ -22,7 +22,7 @@ import mpi4py.run
 from mpi4py import MPI
 
 from lb_mpi.errors import BalanceError, Error, SaveError, SearchError, Stopped, TaskError
-from lb_mpi.mpi.common.waiting import HANDLERS
+from lb_mpi.mpi.common.calls import HANDLERS
 from lb_mpi.signs import SAVED
 from lb_mpi.status import write_error
 

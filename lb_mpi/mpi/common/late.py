@@ -1,6 +1,4 @@
-"""Late ranks: what each rank does, the questions about it, and the warning that names those that don't answer.
-
-    with call("lb_mpi.save"):     # what this rank does; Ctrl-C is held back
+"""Late ranks: the questions what each rank does, and the warning that names those that don't answer.
 
 A rank that has waited for LB_MPI_HANG_S seconds (60; 0: never) asks all others what they do, and warns once, naming those
 that don't answer.  The law: a rank that waits or works in one of our loops answers within a quarter of a second; a rank in
@@ -19,11 +17,10 @@ from typing import NamedTuple
 
 from mpi4py import MPI
 
-from lb_mpi import signs
 from lb_mpi.checks import show
 from lb_mpi.compiling import compilation
+from lb_mpi.mpi.common.calls import here, interrupts
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.status import write_error
 from lb_mpi.table import named_ranks
 
@@ -61,57 +58,11 @@ def hang_s() -> float:
     return seconds
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
-
-
-class _Here:
-    """The state of this process."""
-
-    call = ""  # "": in no call
-    number = 0  # of the call
-    warned = False
-
-    @property
-    def hang_s(self) -> float:
-        try:
-            return hang_s()
-        except ValueError:  # all ranks check this as soon as they have met, and raise together
-            return HANG_S
-
-
-_here = _Here()
-
-
-class call:
-    """Be in the call `name` in this block, and hold Ctrl-C back (see `lb_mpi.mpi.common.waiting`).
-
-    Blocks may be nested: the outermost name counts.  "" is no call, and gives no warning.  `watched`: a supervisor sees
-    the name, and may end the program if all ranks wait for one for long.  `last`: at its end, nothing is returned that a
-    Ctrl-C could lose, and it is raised.
-    """
-
-    __slots__ = ("_installed", "_interrupts", "_last", "_name", "_outermost", "_phase")
-
-    def __init__(self, name: str, *, watched: bool = False, last: bool = False) -> None:
-        self._name, self._last = name, last
-        self._phase = signs.phase(_here.call or name) if watched and name else None
-
-    def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
-        self._outermost = bool(self._name) and not _here.call
-        if self._outermost:
-            _here.call, _here.warned, _here.number = self._name, False, _here.number + 1
-        if self._phase is not None:
-            self._phase.__enter__()
-        self._interrupts = interrupts()
-        self._installed = self._interrupts.defer()
-        return self._interrupts
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._phase is not None:
-            self._phase.__exit__(kind, error, trace)
-        if self._outermost:
-            _here.call = ""
-        self._interrupts.release(self._installed, failed=kind is not None, last=self._last)
+def _hang_s() -> float:
+    try:
+        return hang_s()
+    except ValueError:  # all ranks check this as soon as they have met, and raise together
+        return HANG_S
 
 
 # --- questions to other ranks -----------------------------------------------------------------------------------------
@@ -122,6 +73,8 @@ class Questions:
 
     One thread at a time may do so: a question that two threads have found can be received by one of them only.
     """
+
+    _warned_in = 0  # the last call, of all, in which this rank has warned
 
     def __init__(self, comm: MPI.Intracomm, *, ours: bool = True) -> None:
         self.comm, self._ours = comm, ours
@@ -134,23 +87,23 @@ class Questions:
 
     def warn(self, now: float, waited_s: float) -> None:
         """Ask the others when this rank has waited for long; once they have had time to answer, warn."""
-        if _here.warned or not _here.call or not 0.0 < _here.hang_s <= waited_s:
+        if Questions._warned_in == here.number or not here.call or not 0.0 < _hang_s() <= waited_s:
             self._asked_at = None
         elif not self._ours:
             if self.comm.rank & (self.comm.rank - 1) == 0:  # several, so that one does whichever rank is late
-                _here.warned = True
-                text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {_here.call}"
+                Questions._warned_in = here.number
+                text = f"rank {self.comm.rank} has waited for {waited_s:.0f} s in {here.call}"
                 _warn(f"{text}: some rank has not called it, as all must")
-        elif self._asked_at is None or self._of_call != _here.number:
-            self._asked_at, self._of_call, self._number = now, _here.number, self._number + 1
+        elif self._asked_at is None or self._of_call != here.number:
+            self._asked_at, self._of_call, self._number = now, here.number, self._number + 1
             self._answers.clear()
             for rank in range(self.comm.size):
                 if rank != self.comm.rank:
                     self._send(rank, _Kind.QUESTION, self._number, "")
         elif now > self._asked_at + ANSWER_S:
-            _here.warned = True
+            Questions._warned_in = here.number
             if not any(one.kind == _Kind.WAITS and rank < self.comm.rank for rank, one in self._answers.items()):
-                _warn(awaited(self.comm.rank, self.comm.size, _here.call, waited_s, self._answers))
+                _warn(awaited(self.comm.rank, self.comm.size, here.call, waited_s, self._answers))
 
     def serve(self, waited_s: float) -> None:
         """Answer what the others have asked, and note what they have answered."""
@@ -161,10 +114,10 @@ class Questions:
             self.used = True
             kind, number, name = _MESSAGE.unpack(data)
             if kind == _Kind.QUESTION:
-                waits = waited_s > _here.hang_s / 2
-                mine = _Kind.SERVES if not _here.call else _Kind.WAITS if waits else _Kind.WORKS
+                waits = waited_s > _hang_s() / 2
+                mine = _Kind.SERVES if not here.call else _Kind.WAITS if waits else _Kind.WORKS
                 mine = _Kind.COMPILES if compilation.active else mine
-                self._send(source, mine, number, _here.call)
+                self._send(source, mine, number, here.call)
             elif number == self._number:
                 self._answers[source] = Answer(kind, name.rstrip(b"\0").decode(errors="replace"))
         self._going = [(request, buffer) for request, buffer in self._going if not request.Test()]

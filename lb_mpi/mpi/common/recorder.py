@@ -26,7 +26,7 @@ from mpi4py import MPI
 
 import lb_mpi
 from lb_mpi.files import FRAME_BYTES, create, is_at, naming, warn
-from lb_mpi.mpi.common.busy import in_task
+from lb_mpi.mpi.common.calls import in_task
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather
 from lb_mpi.mpi.common.communicator import blocking
 from lb_mpi.mpi.common.facts import library

@@ -17,10 +17,9 @@ from mpi4py import MPI
 from lb_mpi import signs
 from lb_mpi.errors import SaveError
 from lb_mpi.handlers import install, restore
+from lb_mpi.mpi.common.calls import call, interrupts
 from lb_mpi.mpi.common.collective import agree, allgather, bcast
 from lb_mpi.mpi.common.communicator import duplicate, need_mpi, presence_of
-from lb_mpi.mpi.common.late import call
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.saving.folder import Folder, Saved
 
 T = TypeVar("T")

@@ -1,18 +1,6 @@
-"""Waiting of a thread: its naps, when Ctrl-C may interrupt it, and how its time is used; without MPI.
+"""Waiting of a thread: its naps, and how its time is used; without MPI.
 
 More ranks than cores are common, so a waiting rank sleeps, a little longer each time (`Nap`).
-
-A KeyboardInterrupt between the start of a send and the line that keeps its request would leave the send half done, and
-in a rank's sleep it would leave the others waiting for ever.  So a driver holds Ctrl-C back (`defer`) while it sends and
-receives, checks for it at each turn, and then ends as after any other error: it notifies all ranks.  In the user's code
-Ctrl-C is raised at once.  A process has one signal handler, so there is one state.  Blocks may be nested: a wait within
-a driver, or a driver within a function that another driver has called.
-
-A call that has succeeded returns its value.  Once all ranks are sure to end it well (`commit`), Ctrl-C waits, and is raised
-in the next call (but for exchanges of a plan), at the end of a close, or at the end of the program; or at the next Ctrl-C in
-the user's code, which counts as the same.  Otherwise this rank would keep the old state where all others have the new one.
-
-A case remains: Ctrl-C that arrives while an iterator that is dropped ends its map is printed and lost, as in any finalizer.
 
 `Clocks` measure how long a thread computed, waited by itself, or queued for a core, as far as the system reports it.  A
 function may use other threads (numba, BLAS, OpenMP): as long as one of them has a core, its thread does not queue, so the
@@ -22,19 +10,16 @@ tasks or rows at once, each is taken to have had a core while another one had it
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # not `signal`, which makes enums of all handlers: 20 us in each call
 import math
 import os
 import threading
 import time
 from functools import cached_property
 from resource import RUSAGE_THREAD, getrusage
-from types import FrameType, TracebackType
 from typing import NamedTuple
 
 from lb_mpi import signs
 from lb_mpi.emulate import StoppedTime, may_be_stopped, read_stops
-from lb_mpi.handlers import install, restore
 
 LONGEST_S, FIRST = 0.5e-3, 1 / 50  # the longest nap, if few ranks share a core; the first one, as a part of the longest
 POLL_S, POLLING = 40e-6, 0.2  # CPU seconds of a poll; part of a host's cores that its ranks use for polling if all wait
@@ -80,97 +65,6 @@ class Nap:
         time.sleep(max(0.0, min(self._length, at_most)))
         signs.slept(time.perf_counter() - began)
         self._length = min(1.5 * self._length, self.longest_s)
-
-
-# --- Ctrl-C ------------------------------------------------------------------------------------------------------------
-
-
-class Interrupts:
-    """The Ctrl-C that arrived while it was held back.
-
-    `with interrupts:` is a block of the user's code, in which Ctrl-C is raised at once.
-    """
-
-    def __init__(self) -> None:
-        self.pending = False
-        self.committed = False  # to the end of the block of `defer` it waits
-        self._raising = True
-        self._before: list[tuple[bool, bool]] = []  # stack: the two states outside of each such block, or one of `defer`
-
-    def check(self) -> None:
-        """Raise the KeyboardInterrupt that was held back, if any, before a `commit`."""
-        if self.pending and not self.committed:
-            self.pending = False
-            raise KeyboardInterrupt
-
-    def forget(self) -> None:
-        """Forget the Ctrl-C that was held back: in a forked child, which has got none."""
-        self.pending = False
-
-    def commit(self) -> None:
-        """Let Ctrl-C wait for the next call, in this block of `defer`: all ranks are sure to end this one well."""
-        self.committed = bool(self._before)
-
-    def wait(self) -> None:
-        """Let a KeyboardInterrupt that was raised too late to stop this call wait for the next one."""
-        self.pending = True
-
-    def __enter__(self) -> None:  # not a generator: a search enters several times within microseconds
-        if self.pending:
-            self.check()
-        self._before.append((self._raising, self.committed))
-        self._raising = not self.committed
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._raising, self.committed = self._before.pop()
-
-    def defer(self) -> bool:
-        """Hold Ctrl-C back until `release`; return whether this is the outermost block with Python's own handler of SIGINT.
-
-        With any other handler (ignored, a user's), or in another thread, nothing changes.
-        """
-        outermost = not self._before
-        self._before.append((self._raising, self.committed))
-        self._raising = False
-        if self is not _interrupts or not outermost:
-            return False
-        handler = _signal.getsignal(_signal.SIGINT)
-        if handler is _signal.default_int_handler:
-            install(_signal.SIGINT, self._handle_sigint)
-            return True
-        return bool(handler == self._handle_sigint)  # which stays while a Ctrl-C waits
-
-    def release(self, installed: bool, *, failed: bool, last: bool = False) -> None:
-        """Restore the previous SIGINT handler if `defer` installed ours; after a `last` call, raise a pending Ctrl-C.
-
-        An error that is being raised replaces the Ctrl-C.  A handler that the user's code has installed meanwhile stays.
-        """
-        self._raising, self.committed = self._before.pop()
-        if installed and failed:
-            self.pending = False
-        if installed and (last or not self.pending):
-            restore(_signal.SIGINT, self._handle_sigint)
-        if last and installed:
-            self.check()
-
-    def _handle_sigint(self, _number: int, frame: FrameType | None) -> None:
-        if self._raising and (frame is None or frame.f_code.co_filename != __file__):  # not half way in or out of a block
-            self.pending = False
-            raise KeyboardInterrupt
-        self.pending = True
-
-
-HANDLERS = (Interrupts._handle_sigint.__name__, "_handle_sigalrm")  # innermost frames of errors that interrupt user code
-_interrupts = Interrupts()  # of the main thread
-_MAIN = threading.main_thread().ident
-os.register_at_fork(after_in_child=_interrupts.forget)
-
-
-def interrupts() -> Interrupts:
-    """Return the state of this thread; only the main thread is ever interrupted."""
-    return _interrupts if threading.get_ident() == _MAIN else Interrupts()
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------

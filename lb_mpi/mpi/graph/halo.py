@@ -29,13 +29,13 @@ from lb_mpi.distributing.halo import GraphPart
 from lb_mpi.distributing.recorded import Halos
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats, Ints
+from lb_mpi.mpi.common.calls import call, interrupts
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, gather
 from lb_mpi.mpi.common.communicator import duplicate, presence_of, wait
-from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.recorder import recorder, worlds
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import MOST, Tag
-from lb_mpi.mpi.common.waiting import Clocks, interrupts
+from lb_mpi.mpi.common.waiting import Clocks
 from lb_mpi.mpi.graph.rebalance import NAME, PlanSetting, check_given, rebalance
 from lb_mpi.partitioning.quality import MappingCost
 from lb_mpi.rebalancing.balance import PlanBalance

@@ -22,17 +22,15 @@ from lb_mpi.distributing.halo import GraphPart, Piece
 from lb_mpi.emulate import throttle
 from lb_mpi.graph import Floats
 from lb_mpi.metrics import check_loads
-from lb_mpi.mpi.common.busy import at_work
+from lb_mpi.mpi.common.calls import at_work, call, interrupts
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
-from lb_mpi.mpi.common.late import call
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.recorder import running
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.graph.values import Rows, Values
 from lb_mpi.rebalancing.actor import Rebalancing
 from lb_mpi.rebalancing.balance import MOST_COSTS, PlanBalance

@@ -29,9 +29,9 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.communicator import ending
 from lb_mpi.mpi.common.failure import cause
-from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag

@@ -27,12 +27,12 @@ from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.files import warn
 from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.mpi.common.busy import bind
+from lb_mpi.mpi.common.calls import Interrupts, bind, interrupts
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.carrier import end_child
-from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import N_CORES, PATIENCE_S, Interrupts, interrupts
+from lb_mpi.mpi.common.waiting import N_CORES, PATIENCE_S
 from lb_mpi.mpi.pool.arguments import (
     CheckedOptions,
     Progress,

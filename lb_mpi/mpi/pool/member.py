@@ -21,12 +21,12 @@ import numpy as np
 
 from lb_mpi.errors import Error, ProtocolError
 from lb_mpi.knowledge import n_numbers
+from lb_mpi.mpi.common.calls import Interrupts, interrupts
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.failure import location
-from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer, parcel
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import Interrupts, interrupts
 from lb_mpi.mpi.pool.arguments import ReceivedItems, UnreadableError, unpickled
 from lb_mpi.mpi.pool.messages import (
     NO_MAP,

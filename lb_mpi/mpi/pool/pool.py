@@ -22,11 +22,10 @@ from lb_mpi import checks
 from lb_mpi.checks import show
 from lb_mpi.errors import Error
 from lb_mpi.metrics import check_speeds
-from lb_mpi.mpi.common.busy import at_work, in_task
+from lb_mpi.mpi.common.calls import at_work, in_task, interrupts
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.communicator import closed, need_mpi
 from lb_mpi.mpi.common.failure import describe, hint
-from lb_mpi.mpi.common.late import call as in_call
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.pool.arguments import CheckedOptions, MapOptions, check_items, check_options, reads_lazily
 from lb_mpi.mpi.pool.executor import Executor, initialize
 from lb_mpi.mpi.pool.maps import PoolMaps, RootMap, RootTasks

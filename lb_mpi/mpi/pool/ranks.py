@@ -19,12 +19,12 @@ from mpi4py import MPI
 from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Error
 from lb_mpi.knowledge import RankKnowledge
-from lb_mpi.mpi.common.busy import bind
+from lb_mpi.mpi.common.calls import bind
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.carrier import Meter
 from lb_mpi.mpi.common.collective import allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import blocking, duplicate, ending, presence_of
 from lb_mpi.mpi.common.failure import cause
-from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.common.parcels import Parcels
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from lb_mpi.errors import Error
 from lb_mpi.handlers import install, restore
-from lb_mpi.mpi.common.busy import at_work
+from lb_mpi.mpi.common.calls import at_work
 from lb_mpi.mpi.common.carrier import end_child
 from lb_mpi.mpi.common.failure import describe
 from lb_mpi.mpi.common.waiting import own_s

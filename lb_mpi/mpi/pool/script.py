@@ -15,9 +15,9 @@ from mpi4py import MPI
 
 from lb_mpi.errors import Error
 from lb_mpi.files import Load, as_main, find_script, import_as
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.collective import agree, agree_on, meet
 from lb_mpi.mpi.common.communicator import duplicate, presence_of
-from lb_mpi.mpi.common.late import call as in_call
 from lb_mpi.mpi.pool.member import serve
 from lb_mpi.mpi.pool.ranks import PoolRanks
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from lb_mpi.mpi.common.late import call as in_call
+from lb_mpi.mpi.common.calls import call as in_call
 from lb_mpi.mpi.common.parcels import Buffer
 from lb_mpi.mpi.common.tags import Tag
 from lb_mpi.mpi.pool.arguments import CheckedOptions, iterate, name_of

@@ -29,14 +29,14 @@ from lb_mpi.columns import Pack, Unpack
 from lb_mpi.diffusion.setup import AUTO, MOST_DIRECT, prepare, rows_scheme
 from lb_mpi.errors import BalanceError, Error
 from lb_mpi.graph import Floats, Graph, Ints
+from lb_mpi.mpi.common.calls import Interrupts, at_work, call
 from lb_mpi.mpi.common.carrier import carry, end_child
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, meet, raise_difference, raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, duplicate, presence_of
 from lb_mpi.mpi.common.failure import Failed, of_argument, of_rows
-from lb_mpi.mpi.common.late import call, hang_s
+from lb_mpi.mpi.common.late import hang_s
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.speeds import known_speeds
-from lb_mpi.mpi.common.waiting import Interrupts
 from lb_mpi.mpi.rows.computing import Computing, Stopwatch
 from lb_mpi.mpi.rows.lending import RoundPort, RowsDiffer, Wire
 from lb_mpi.mpi.rows.migrating import ORDERS, check_costs, migrate
@@ -123,7 +123,7 @@ class Balancer:
                 agree_on(own, **settings, edges_of_graph=fingerprint(self.graph))
                 self._loans = Loans(recorder(own), worlds(own), own.rank)
                 self._running = running(self._loans.record)
-                self._wire = Wire(own)
+                self._wire, self._at_work = Wire(own), at_work(own, "in a function of map_rows")
                 near = self.graph.neighbours(own.rank).tolist()
                 if used == "direct":
                     self._knowledge = Knowledge(own.rank, range(own.size), near)
@@ -232,13 +232,11 @@ class Balancer:
             scalars = scalars_of(more, options) if more or options else scalars
         except Exception as caught:
             failed = of_argument(caught)
-        known = (checksum := mine.checksum) == knowledge.checksum
+        results, known = Results(mine, function, self._form), (checksum := mine.checksum) == knowledge.checksum
         watch.warm = watch.warm and known
-        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling:
-            watch.begin()
+        with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling, self._at_work:
             if options and not failed:
                 called = functools.partial(function, **options)
-            results = Results(mine, function, self._form)
             computing = Computing(
                 called, mine, results, watch, self._loans.record, form=self._form if known else None,
                 checksum=zlib.crc32(repr(scalars).encode(errors="replace"), checksum),
@@ -364,7 +362,7 @@ class Balancer:
         if rows.n and failed is None:
             process, begun = os.getpid(), False
             try:
-                with interrupts, self._wire.at_work:
+                with interrupts:
                     begun = True
                     _, ticks = computing.own(slice(0, rows.n))
                 learned.timed.append(Timed(slice(0, rows.n_units), presence.rank, ticks, helped=False))

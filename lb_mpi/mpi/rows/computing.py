@@ -149,6 +149,7 @@ class Computing:
         self._form, self._checksum, self._began_s, self._last_s = form, checksum, began_s, last_s
         self.n_rows = 0  # computed, of this and of other ranks
         self.spent_s = 0.0  # for packing, sending, and joining
+        watch.begin()
 
     def own(self, index: Rowset) -> tuple[float, float]:
         """Compute rows of this rank, and store their results; return the seconds and the ticks of the function."""

@@ -30,7 +30,6 @@ from lb_mpi.balancing.round import (
     Unpacking,
     count,
 )
-from lb_mpi.mpi.common.busy import at_work
 from lb_mpi.mpi.common.carrier import Port
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
@@ -56,7 +55,6 @@ class Wire(Parcels):
     def __init__(self, comm: MPI.Intracomm) -> None:
         super().__init__(comm, Tag.LENDING)
         self.reducing = Reducing(comm)  # of what the ranks report at the end of each round
-        self.at_work = at_work(comm, "in a function of map_rows")
         self._round = 0
         self._early: list[tuple[int, int, Buffer]] = []
 
@@ -178,16 +176,15 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         """Call the user's functions; what they raise is kept with the words for it."""
         began = time.perf_counter()
         try:
-            with self._wire.at_work:
-                if isinstance(job, Job):
-                    return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
-                packed = None
-                if isinstance(job, Unpacking):
-                    self._store(job.borrower, job.message)
-                elif job.message.rows is not None:
-                    packed = self._rows.parcel(self._rows.of_units(job.message.rows), kind=job.message.kind)
-                self._computing.spent_s += time.perf_counter() - began
-                return packed
+            if isinstance(job, Job):
+                return self._compute_own(job) if job.owner == self._knowledge.rank else self._compute_foreign(job)
+            packed = None
+            if isinstance(job, Unpacking):
+                self._store(job.borrower, job.message)
+            elif job.message.rows is not None:
+                packed = self._rows.parcel(self._rows.of_units(job.message.rows), kind=job.message.kind)
+            self._computing.spent_s += time.perf_counter() - began
+            return packed
         except RowsDiffer:
             raise
         except BaseException as caught:

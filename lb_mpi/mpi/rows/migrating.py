@@ -23,14 +23,13 @@ from lb_mpi.balancing.record import Balanced
 from lb_mpi.columns import agreed
 from lb_mpi.graph import Floats, Ints
 from lb_mpi.metrics import check_loads
-from lb_mpi.mpi.common.busy import at_work
+from lb_mpi.mpi.common.calls import at_work, interrupts
 from lb_mpi.mpi.common.collective import agree, allgather, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of, wait
 from lb_mpi.mpi.common.failure import Failed, of_rows
 from lb_mpi.mpi.common.parcels import Buffer, Parcels
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.mpi.rows.plans import plan_together
 from lb_mpi.mpi.rows.rows import Rows, columns_of, empty_parcel, head
 from lb_mpi.rebalancing.slabs import move_cuts

@@ -13,12 +13,12 @@ from lb_mpi.actor import ALL, Story
 from lb_mpi.balancing.decider import Decider, RootFailed
 from lb_mpi.balancing.neighbours import NEAR
 from lb_mpi.graph import Floats
+from lb_mpi.mpi.common.calls import interrupts
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import raise_on_all
 from lb_mpi.mpi.common.communicator import QUICK_S, Presence
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.record import OFF
 
 T = TypeVar("T")

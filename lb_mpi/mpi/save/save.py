@@ -25,13 +25,13 @@ from lb_mpi.actor import ALL, Story
 from lb_mpi.checks import integer, show
 from lb_mpi.columns import Orders, agreed, orders_of
 from lb_mpi.graph import Ints
+from lb_mpi.mpi.common.calls import interrupts
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, barrier, opened, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of
 from lb_mpi.mpi.common.recorder import recorder
 from lb_mpi.mpi.common.reducing import Reducing
 from lb_mpi.mpi.common.saves import newest
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.record import OFF
 from lb_mpi.saving import rows
 from lb_mpi.saving.folder import MOST, Folder, PartFile, Saved, check_path

@@ -21,7 +21,7 @@ from lb_mpi.emulate import throttle, throttled
 from lb_mpi.errors import Stopped
 from lb_mpi.files import warn
 from lb_mpi.graph import ring_order
-from lb_mpi.mpi.common.busy import at_work
+from lb_mpi.mpi.common.calls import at_work, interrupts
 from lb_mpi.mpi.common.carrier import Port, carry
 from lb_mpi.mpi.common.collective import agree, agree_on, allgather, bcast, gather, opened, raise_on_all
 from lb_mpi.mpi.common.communicator import presence_of
@@ -30,7 +30,6 @@ from lb_mpi.mpi.common.parcels import Parcels, body, parcel
 from lb_mpi.mpi.common.recorder import align, recorder, running, worlds
 from lb_mpi.mpi.common.saves import Signals, newest, noted
 from lb_mpi.mpi.common.tags import Tag
-from lb_mpi.mpi.common.waiting import interrupts
 from lb_mpi.record.events import Driver, Phase, Step
 from lb_mpi.record.record import OFF, Record
 from lb_mpi.record.report import RankWork, Report
