@@ -255,9 +255,8 @@ class Balancer:
             except BaseException as error:
                 self._presence.send_failure(error)
                 raise
-            ended, n_rows = time.perf_counter(), (mine.n, computing.n_rows)
-            busy_s, queued_s = watch.computing_s, watch.queued_s
-            self._loans.mapped(began, ended, last, knowledge, n_rows, busy_s, queued_s)
+            n_rows, took = (mine.n, computing.n_rows), computing.measured
+            self._loans.mapped(began, time.perf_counter(), last, knowledge, n_rows, took.computing_s, took.queued_s)
             self._form = results.spec
         return value
 

@@ -24,6 +24,8 @@ from lb_mpi.record.record import OFF, Record
 class Measured:
     """Seconds and ticks that a rank spent on rows."""
 
+    computing_s: float = 0.0  # in all, with rests and the first call
+    queued_s: float = 0.0  # of computing_s, without a core
     occupied_s: float = 0.0  # with rows, and all other overhead: sending, messages
     rows_s: float = 0.0  # with rows: computing and copying blocks, resting (emulated)
     ticks: float = 0.0
@@ -45,39 +47,31 @@ class Measured:
         return self.handled_cpu_s / max(1, self.handled) * (self.called_s / self.ticks if self.ticks else 0.0)
 
 
-class Stopwatch(Meter):
-    """Runs the user's function and measures it, at an emulated speed.
+class Stopwatch(Clocks, Meter):
+    """Runs the user's function and measures it, at an emulated speed, in the thread that calls `begin`.
 
     Ticks are seconds of the function's own time, CPU and waiting; see `lb_mpi.balancing.knowledge`.
     """
 
     def __init__(self, emulated_speed: float | Callable[[], float]) -> None:
+        super().__init__()
         self.slow = throttle(emulated_speed, "emulated_speed")
         self.warm = False  # the first call may compile the function, so its time is not used
-        self.computing_s = 0.0  # in this round, with rests and the first call
-        self.queued_s = 0.0  # of computing_s, without a core
         self.measured = Measured()  # since the last call of `collect`
         self._handled_cpu_s = 0.0  # since the function returned, without rests
         self._handling_since: float | None = None  # CPU time; None: messages were handled since the function returned
-        self.clocks = Clocks()
-
-    def begin(self) -> None:
-        """Start a new round, in this thread."""
-        self.computing_s = self.queued_s = 0.0
-        self._handling_since = None
-        self.clocks.begin()
 
     def call(self, function: Callable[..., Any], arguments: Sequence[Any], *, first: bool = True) -> tuple[Any, float]:
         """Call the function, `first` in a block of rows; return its result, and the ticks it took (NaN: unreliable)."""
-        before = self.clocks.read()
+        before = self.read()
         result = function(*arguments)
-        after = self.clocks.read()
+        after = self.read()
         if self.slow.rests:
             self.slow.charge(after.cpu_s - before.cpu_s)
         seconds = after.wall_s - before.wall_s
-        self.computing_s += seconds
         ticks, measured = own_s(before, after), self.measured
-        self.queued_s += max(0.0, seconds - (after.stops.seconds - before.stops.seconds) - ticks)
+        measured.computing_s += seconds
+        measured.queued_s += max(0.0, seconds - (after.stops.seconds - before.stops.seconds) - ticks)
         if not self.warm:
             self.warm = True
             measured.occupied_s -= seconds
@@ -100,8 +94,8 @@ class Stopwatch(Meter):
         self._handling_since = None
 
     def collect(self) -> Measured:
-        """Return the measurements since the last call, and reset them."""
-        measured, self.measured = self.measured, Measured()
+        """Return the measurements since the last call, and reset them: a round is over."""
+        measured, self.measured, self._handling_since = self.measured, Measured(), None
         return measured
 
     def worked(self, seconds: float) -> None:
@@ -115,13 +109,9 @@ class Stopwatch(Meter):
         """Add a rest, including the messages handled in it: all of it counts as emulated computing, not as handling."""
         self.measured.occupied_s += seconds
         self.measured.rows_s += seconds
-        self.computing_s += seconds
+        self.measured.computing_s += seconds
         if self._handling_since is not None:
             self._handling_since = time.thread_time()
-
-    def end(self) -> None:
-        """Stop measuring, until the next round begins."""
-        self.clocks.end()
 
 
 class Computing:
@@ -149,6 +139,7 @@ class Computing:
         self._form, self._checksum, self._began_s, self._last_s = form, checksum, began_s, last_s
         self.n_rows = 0  # computed, of this and of other ranks
         self.spent_s = 0.0  # for packing, sending, and joining
+        self.measured = Measured()  # as reported
         watch.begin()
 
     def own(self, index: Rowset) -> tuple[float, float]:
@@ -192,9 +183,9 @@ class Computing:
 
     def report(self, measured: Measured, *, failed: bool, **more: Any) -> RankReport:
         """Report what this rank has measured, and what only its carrier knows; `more`: further fields."""
-        checksum = self.results.checksum
+        self.measured, checksum = measured, self.results.checksum
         return RankReport(
             failed, self._checksum, results=checksum or (self._form.checksum if self._form is not None else 0),
             busy_s=measured.rows_s, ticks=measured.ticks, spent_s=self.spent_s, began_s=self._began_s, last_s=self._last_s,
-            coreless_s=self.watch.queued_s, home=self.rows.n_units, formed=checksum != 0, changed=self._form is None, **more,
+            coreless_s=measured.queued_s, home=self.rows.n_units, formed=checksum != 0, changed=self._form is None, **more,
         )  # fmt: skip

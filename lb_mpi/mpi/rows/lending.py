@@ -104,7 +104,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         self._wire, self._knowledge, self._round, self._loans, self._decider = wire, knowledge, round, loans, decider
         self._computing, self._rows, self._results = computing, computing.rows, computing.results
         self._watch = self.meter = computing.watch
-        self._began = self._watch.clocks.read()
+        self._began = self._watch.read()
         self.failed: Failed | None = None  # an error of the user's
         self._n_lent = 0  # rows of this rank
         self._end: Learned | None = None  # of SETTLED, before it is sent
@@ -163,7 +163,7 @@ class RoundPort(Port[RoundMessage, Job | Packing | Unpacking]):
         if self._watch.slow.due():
             return
         learned, self._end = self._end, None
-        measured, began, now = self._watch.collect(), self._began, self._watch.clocks.read()
+        measured, began, now = self._watch.collect(), self._began, self._watch.read()
         learned.handled_s = measured.handling_s
         report = self._computing.report(
             measured, failed=learned.failed, rows=self._n_lent, bytes=self._wire.sent_bytes,
