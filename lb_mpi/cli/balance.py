@@ -11,15 +11,27 @@ import re
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
+from numpy.typing import ArrayLike
 
 from lb_mpi import checks
 from lb_mpi.cli.run.command import Output
 from lb_mpi.cli.run.options import GRAPH, add_seed, add_speeds, draw
 from lb_mpi.diffusion.diffusion import Balance, balance
-from lb_mpi.diffusion.setup import AUTO, SCHEMES, Setup, assemble, chosen_scheme, tau_rule, theorem_4
-from lb_mpi.graph import Floats
+from lb_mpi.diffusion.setup import (
+    AUTO,
+    SCHEMES,
+    Setup,
+    Spectrum,
+    assemble,
+    chosen_scheme,
+    coefficients,
+    spectrum,
+    tau_rule,
+)
+from lb_mpi.graph import Floats, Graph
 from lb_mpi.graph_files import as_graph
-from lb_mpi.metrics import check_loads, check_speeds
+from lb_mpi.metrics import check_comparable, check_loads, check_speeds, scaled
 from lb_mpi.table import Table, counted
 
 STEPPING = tuple(scheme for scheme in SCHEMES if scheme != "direct")
@@ -173,3 +185,42 @@ def level(options: argparse.Namespace) -> Output:
         tolerance=options.tolerance, max_steps=options.steps)
     result = figures(options.graph, setup, ranks.loads, found)
     return Output(result, describe(result))
+
+
+# --- Theorem 4 --------------------------------------------------------------------------------------------------------
+
+
+class Theorem4(NamedTuple):
+    """The conditions of Jin and Wang's theorem 4 for M of fos, and what they are to ensure: that -1 is no eigenvalue."""
+
+    least_diagonal: float  # of M
+    bipartite: bool
+    least: float  # eigenvalue of M
+    slowest: float  # the largest absolute value of all eigenvalues but the 1 of each component: the factor of a step
+
+    @property
+    def converges(self) -> bool:
+        """True if fos levels all times, whatever the loads are."""
+        return self.slowest < 1.0
+
+
+def theorem_4(graph: Graph, speeds: ArrayLike, tau: str = "paper") -> Theorem4:
+    """Examine M of fos on a graph with (P,) speeds and edge weights by the rule `tau`; ValueError as `prepare`.
+
+    The theorem asks for a diagonal that is not zero and a graph that is not bipartite; one of the two is enough.
+    """
+    setup = assemble(graph, scaled(check_comparable(speeds, graph.n))[0], "fos", tau_rule("fos", tau))
+    tails, heads = graph.edges()
+    low, high = spectrum(graph, setup.speeds, setup.tau)
+    factor = next(coefficients("fos", setup.tau_rule, Spectrum(low, high), setup.points))[0]
+    outward = np.bincount(tails, setup.tau, graph.n) + np.bincount(heads, setup.tau, graph.n)
+    first = np.unique(graph.components()[1], return_index=True)[1]
+    hops = scipy.sparse.csgraph.dijkstra(graph.to_scipy(), unweighted=True, indices=first, min_only=True)
+    odd = np.asarray(hops, dtype=np.int64) % 2
+    slowest = max(abs(1.0 - factor * low), abs(1.0 - factor * high)) if graph.n_edges else 0.0
+    return Theorem4(
+        float((1.0 - factor * outward / setup.speeds).min()),
+        bool((odd[tails] != odd[heads]).all()),
+        1.0 - factor * high if graph.n_edges else 1.0,
+        slowest,
+    )

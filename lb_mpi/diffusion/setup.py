@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi.checks import choice, show
 from lb_mpi.graph import Floats, Graph, Ints, factorise, highest, lowest, lowest_plain
-from lb_mpi.metrics import check_comparable, check_loads, check_speeds, scaled
+from lb_mpi.metrics import check_comparable, check_loads, check_speeds
 
 # --- The conductances tau of a process graph, its Laplacian, and its spectrum -----------------------------------------
 #
@@ -475,42 +475,3 @@ def _name_components(count: int, labels: Ints) -> str:
     named = [f"{size} with rank {rank}" for size, rank in zip(sizes[:10].tolist(), first[:10].tolist(), strict=True)]
     more = f", and {count - 10} more" if count > 10 else ""
     return f"the graph has {count} components ({', '.join(named)}{more}): each is balanced by itself"
-
-
-# --- Theorem 4 --------------------------------------------------------------------------------------------------------
-
-
-class Theorem4(NamedTuple):
-    """The conditions of Jin and Wang's theorem 4 for M of fos, and what they are to ensure: that -1 is no eigenvalue."""
-
-    least_diagonal: float  # of M
-    bipartite: bool
-    least: float  # eigenvalue of M
-    slowest: float  # the largest absolute value of all eigenvalues but the 1 of each component: the factor of a step
-
-    @property
-    def converges(self) -> bool:
-        """True if fos levels all times, whatever the loads are."""
-        return self.slowest < 1.0
-
-
-def theorem_4(graph: Graph, speeds: ArrayLike, tau: str = "paper") -> Theorem4:
-    """Examine M of fos on a graph with (P,) speeds and edge weights by the rule `tau`; ValueError as `prepare`.
-
-    The theorem asks for a diagonal that is not zero and a graph that is not bipartite; one of the two is enough.
-    """
-    setup = assemble(graph, scaled(check_comparable(speeds, graph.n))[0], "fos", tau_rule("fos", tau))
-    tails, heads = graph.edges()
-    low, high = spectrum(graph, setup.speeds, setup.tau)
-    factor = next(coefficients("fos", setup.tau_rule, Spectrum(low, high), setup.points))[0]
-    outward = np.bincount(tails, setup.tau, graph.n) + np.bincount(heads, setup.tau, graph.n)
-    first = np.unique(graph.components()[1], return_index=True)[1]
-    hops = scipy.sparse.csgraph.dijkstra(graph.to_scipy(), unweighted=True, indices=first, min_only=True)
-    odd = np.asarray(hops, dtype=np.int64) % 2
-    slowest = max(abs(1.0 - factor * low), abs(1.0 - factor * high)) if graph.n_edges else 0.0
-    return Theorem4(
-        float((1.0 - factor * outward / setup.speeds).min()),
-        bool((odd[tails] != odd[heads]).all()),
-        1.0 - factor * high if graph.n_edges else 1.0,
-        slowest,
-    )

@@ -3,6 +3,7 @@
 from apps import maze_search
 from lb_mpi.arranging import arrange
 from lb_mpi.balancing import neighbours
+from lb_mpi.cli import balance
 from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
 from lb_mpi.partitioning import quality, spectral
@@ -30,7 +31,7 @@ _NEIGHBOURS = (
 OF_METHODS = (
     (allocation, "_exact", "candidates[gains(most, deadline).argmax()]", "candidates[nodes.full[candidates].argmin()]"),  # loses tasks
     (diffusion, "Diffusion.converged", " and float(self.times.min()) >= 0.0", ""),  # a rank gives more than it has
-    (setup, "Theorem4.converges", "self.slowest < 1.0", "self.slowest <= 1.0"),
+    (balance, "Theorem4.converges", "self.slowest < 1.0", "self.slowest <= 1.0"),
     (setup, "spectrum", "high *= 1.0 + tol", "high *= 1.0"),
     (spectral, "spectral_bisection", "[1::2]] = 1", "[0::1]] = 1"),
     (spectral, "connected", "FAINT * float(real.min()) / len(firsts)", "FAINT * float(real.max()) / len(firsts)"),

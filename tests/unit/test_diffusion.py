@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import lb_mpi
 from lb_mpi import metrics
-from lb_mpi.cli.balance import STEPPING
+from lb_mpi.cli.balance import STEPPING, theorem_4
 from lb_mpi.diffusion import setup as spectral
 from lb_mpi.diffusion.diffusion import Balance, Diffusion, balance, cancel_cycles, outflow
 from lb_mpi.diffusion.setup import (
@@ -21,7 +21,6 @@ from lb_mpi.diffusion.setup import (
     colour_edges,
     prepare,
     rows_scheme,
-    theorem_4,
     usual_scheme,
 )
 from lb_mpi.graph import Graph, parse

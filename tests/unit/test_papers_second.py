@@ -8,6 +8,7 @@ import pytest
 from benchmarks.papers import second
 from benchmarks.papers.page import DIFFERS, SAME
 from lb_mpi import graph
+from lb_mpi.cli import balance
 from lb_mpi.diffusion import diffusion, setup
 from lb_mpi.distributing import allocation
 from lb_mpi.errors import ProtocolError
@@ -58,7 +59,7 @@ def find_fault() -> None:
     assert steps.imbalance < 0.5
     assert steps.times.min() < 0.0
     assert not steps.converged(0.5)
-    assert not setup.Theorem4(0.0, True, -1.0, 1.0).converges
+    assert not balance.Theorem4(0.0, True, -1.0, 1.0).converges
     with pytest.MonkeyPatch.context() as patch:
         # The upper end of a spectrum by Lanczos is not below the true one, here 8e-5 above what Lanczos finds.
         patch.setattr(setup, "DENSE", 100)
