@@ -72,13 +72,13 @@ class call:
         self._phase = signs.phase(here.call or name) if watched and name else None
 
     def __enter__(self) -> Interrupts:  # not a generator: a map enters twice, and may be short
+        self._interrupts = interrupts()
+        self._installed = self._interrupts.defer()  # first: a Ctrl-C would leave behind what follows
         self._outermost = bool(self._name) and not here.call
         if self._outermost:
             here.call, here.number = self._name, here.number + 1
         if self._phase is not None:
             self._phase.__enter__()
-        self._interrupts = interrupts()
-        self._installed = self._interrupts.defer()
         return self._interrupts
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

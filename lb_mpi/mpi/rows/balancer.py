@@ -225,24 +225,24 @@ class Balancer:
         began_s = (began := time.perf_counter()) - self._loans.ended
         mine, failed, scalars = _NO_ROWS, None, dict[str, str]()
         called: Any = function
-        try:
-            if not callable(called):
-                check_function("function", called)
-            mine = Rows(rows, more, pack=pack, unpack=unpack, block_rows=block_rows)
-            scalars = scalars_of(more, options) if more or options else scalars
-        except Exception as caught:
-            failed = of_argument(caught)
-        results, known = Results(mine, function, self._form), (checksum := mine.checksum) == knowledge.checksum
-        watch.warm = watch.warm and known
         with call("lb_mpi.Balancer.map_rows", watched=True) as interrupts, self._running, self._calling, self._at_work:
-            if options and not failed:
-                called = functools.partial(function, **options)
-            computing = Computing(
-                called, mine, results, watch, self._loans.record, form=self._form if known else None,
-                checksum=zlib.crc32(repr(scalars).encode(errors="replace"), checksum),
-                began_s=began_s, last_s=self._loans.last_s,
-            )  # fmt: skip
             try:
+                try:
+                    if not callable(called):
+                        check_function("function", called)
+                    mine = Rows(rows, more, pack=pack, unpack=unpack, block_rows=block_rows)
+                    scalars = scalars_of(more, options) if more or options else scalars
+                except Exception as caught:
+                    failed = of_argument(caught)
+                if options and not failed:
+                    called = functools.partial(function, **options)
+                results, known = Results(mine, function, self._form), (checksum := mine.checksum) == knowledge.checksum
+                watch.warm = watch.warm and known
+                computing = Computing(
+                    called, mine, results, watch, self._loans.record, form=self._form if known else None,
+                    checksum=zlib.crc32(repr(scalars).encode(errors="replace"), checksum),
+                    began_s=began_s, last_s=self._loans.last_s,
+                )  # fmt: skip
                 warning = None
                 if self._decider.at_home:
                     decided, failed = self._stay(computing, interrupts, failed)
