@@ -207,10 +207,11 @@ def test_only_the_last_folders_stay_locked(folder, monkeypatch):
 
 
 def test_other_options_another_kind_and_earlier_steps_are_refused(folder):
+    folder = folder.with_name("saves\udcff")  # of which no rank can send the name as it is
     lb_mpi.save(COMM, folder, 3, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
     assert lb_mpi.load(COMM, folder, options={"seed": 7, "shape": [4, 5]}) is not None
     for options, says in (
-        ({"shape": (4, 5), "seed": 8}, r"seed = 8: expected 7, as in what is saved in .*saves \(choose another folder\)"),
+        ({"shape": (4, 5), "seed": 8}, r"seed = 8: expected 7, as in what is saved in .*saves.* \(choose another folder\)"),
         ({"seed": 7}, r"shape = not given: expected \[4, 5\]"),
         (None, "seed = not given: expected 7"),
         ({"shape": (4, 5), "seed": 7, "wind": 1.5}, "wind = 1.5: expected none"),
@@ -220,7 +221,7 @@ def test_other_options_another_kind_and_earlier_steps_are_refused(folder):
         with pytest.raises(ValueError, match=says):
             lb_mpi.save(COMM, folder, 4, heat=np.zeros(3), options=options)
     for step in (2, 3):
-        with pytest.raises(ValueError, match=rf"step = {step}: expected more than 3, which is saved in .*saves already"):
+        with pytest.raises(ValueError, match=rf"step = {step}: expected more than 3, which is saved in .*saves.* already"):
             lb_mpi.save(COMM, folder, step, heat=np.zeros(3), options={"shape": (4, 5), "seed": 7})
     searches = Folder(folder.with_name("searches"), "search")
     if COMM.rank == 0:

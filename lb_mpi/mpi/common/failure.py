@@ -203,11 +203,9 @@ def _note_of(error: BaseException) -> _Note:
 
 def _text(error: BaseException) -> str:
     try:
-        text = str(error)
-        text.encode()  # a lone surrogate cannot be sent
+        return str(error).encode(errors="backslashreplace").decode()  # a lone surrogate, as in a file's name, can't be sent
     except BaseException as caught:
         return f"(its text can't be had: str() raised {type(caught).__name__})"
-    return text
 
 
 # --- what a rank prints -----------------------------------------------------------------------------------------------
