@@ -83,7 +83,6 @@ class BalanceReason(IntEnum):
     TRY_LENDING = 15, "rows are lent for some calls: that may be faster"
     FIRST = 18, "rows stay at home: in the first calls, the ranks have hardly been uneven"
     UNDONE = 16, "undone: the last move has made the steps slower", True
-    IN_VAIN = 17, "plan unchanged: the last moves were in vain"
 
 
 class Decision(NamedTuple):

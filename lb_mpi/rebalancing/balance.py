@@ -15,7 +15,7 @@ from lb_mpi.graph import Floats
 from lb_mpi.knowledge import LEAST, USUAL, MeasuredSpeeds
 from lb_mpi.rebalancing.actor import RebalanceOutcome, Undo
 from lb_mpi.rebalancing.deciding import (
-    MOST_MEMORY,
+    MOST_PATIENCE,
     GraphTotals,
     Opportunities,
     RankLoad,
@@ -26,22 +26,22 @@ from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.record import rebalances
 from lb_mpi.reduction import Reduction
 
-MOST_LEARNED = 8.0  # times an estimate of a cost
-MOST_FICKLE = 2  # as `Payback.memory`: where speeds change more often, nothing is learned of costs
+MOST_LEARNED = 2.0  # times an estimate of a cost
+MOST_FICKLE = 2  # as `Payback.patience`: where speeds change more often, nothing is learned of costs
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 
 
 class PlanSpeeds(NamedTuple):
     """The numbers of a rank that are in the unit of its costs."""
 
-    home: float  # load with its first vertices
+    before: float  # load with its vertices before the last move; NaN: that was undone, or there was none
     recent: MeasuredSpeeds  # work per second of its own time, in the last calls
     all: deque[float]  # of all calls, also before moves
 
     def scaled(self, factor: float) -> PlanSpeeds:
         """Return the same in another unit."""
         speeds = deque((factor * speed for speed in self.all), self.all.maxlen)
-        return PlanSpeeds(factor * self.home, MeasuredSpeeds(factor * speed for speed in self.recent), speeds)
+        return PlanSpeeds(factor * self.before, MeasuredSpeeds(factor * speed for speed in self.recent), speeds)
 
 
 class CostsAndSpeeds(NamedTuple):
@@ -58,7 +58,7 @@ class PlanBalance:
     def __init__(self, costs: Floats, first_cut: float = math.inf) -> None:
         self.history = rebalances()
         self.set_costs(costs)  # at first the weights of the vertices
-        self.speeds = PlanSpeeds(self.load, MeasuredSpeeds(), deque(maxlen=USUAL * MOST_MEMORY))
+        self.speeds = PlanSpeeds(math.nan, MeasuredSpeeds(), deque(maxlen=USUAL * MOST_PATIENCE))
         self._before: tuple[float, float] | None = None  # computed and queued until the last call; None: no call yet
         self._queued_s = self._own_s = 0.0  # since the last opportunity
         self.loads_kernels = False  # this plan moves vertices by them, and has not loaded them yet
@@ -67,7 +67,6 @@ class PlanBalance:
         self.waiting: Any = None  # costs of a call that was no opportunity, unchecked, for the next one without costs
         self.opportunities = Opportunities(first_cut)
         self.undo: Undo | None = None  # how the last move is undone
-        self.grown = False  # this rank got vertices in it
         self._earlier, self._earlier_load = self.speeds, 1.0  # before it
         self.planned = math.nan  # load after the move that is being considered
         self.learned = True  # what came in it
@@ -96,14 +95,14 @@ class PlanBalance:
         speed, latest = self._measured()
         mine = RankLoad(self.load, speed, queued_s, own_s)
         return mine, report(
-            mine, checksum=checksum, failed=failed, call_s=self.opportunities.call_s, grown=self.grown, latest=latest,
-            home=self.speeds.home, planned=self.planned,
+            mine, checksum=checksum, failed=failed, call_s=self.opportunities.call_s, latest=latest,
+            before=self.speeds.before, planned=self.planned,
         )  # fmt: skip
 
     def decide(self, totals: GraphTotals, size: int) -> RebalanceDecision:
         """Decide, and remember the load that this rank would have after a move that is being considered."""
         decided = self.opportunities.decide(totals, size)
-        if not self.opportunities.payback.considered:
+        if not self.opportunities.moves.considered:
             self.planned = math.nan
         elif math.isnan(self.planned) or not decided.lost_s:
             self.planned = self.speed * decided.mean_s
@@ -116,11 +115,11 @@ class PlanBalance:
 
     def _measured(self) -> tuple[float, float]:
         """Return the speed, and that of the last calls."""
-        memory, arguments = self.opportunities.payback.memory, self.opportunities.arguments
+        patience, arguments = self.opportunities.moves.patience, self.opportunities.arguments
         latest = self.speeds.recent.usual(LEAST if arguments.when == "auto" else 1)
-        if memory == 1 or math.isnan(latest):
+        if patience == 1 or math.isnan(latest):
             return latest, latest
-        return statistics.median([*self.speeds.all][-USUAL * memory :]), latest
+        return statistics.median([*self.speeds.all][-USUAL * patience :] or [latest]), latest
 
     def given(self, costs: Floats) -> None:
         """Use the caller's costs of the same vertices; the first time, speeds are converted to their unit."""
@@ -128,7 +127,7 @@ class PlanBalance:
         self.set_costs(costs)
         if before > 0.0 and self.load > 0.0:
             if self._given:
-                self.speeds = self.speeds._replace(home=self.speeds.home * self.load / before)
+                self.speeds = self.speeds._replace(before=self.speeds.before * self.load / before)
             else:
                 self.speeds = self.speeds.scaled(self.load / before)
         self._given = True
@@ -152,7 +151,7 @@ class PlanBalance:
         Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.  But not where
         speeds change often.
         """
-        fickle = self.opportunities.payback.memory > MOST_FICKLE
+        fickle = self.opportunities.moves.patience > MOST_FICKLE
         if fickle or self._given or self.undo is None or len(self.speeds.recent) < LEAST:
             return
         self.learned, expected, now = True, self.speeds.recent[0], self.speeds.recent.usual()
@@ -164,25 +163,24 @@ class PlanBalance:
             before, missing = self.load, self.load * (expected / now - 1.0)
             self.costs[came] *= min(max(1.0 + missing / work, 1.0 / MOST_LEARNED), MOST_LEARNED)
             self.load = float(self.costs.sum())
-            factor = self.load / before  # the time that the first vertices would take stays the same
+            factor = self.load / before  # the time that the vertices before the move would take stays the same
             recent = MeasuredSpeeds([factor * now] * LEAST)
-            self.speeds = self.speeds._replace(home=factor * self.speeds.home, recent=recent)
+            self.speeds = self.speeds._replace(before=factor * self.speeds.before, recent=recent)
 
-    def moved(self, built: Built, ranks: Sequence[int], outcome: RebalanceOutcome, rank: int) -> None:
+    def moved(self, built: Built, ranks: Sequence[int], outcome: RebalanceOutcome) -> None:
         """Record a move, in which `ranks` have got vertices of this one."""
         self.opportunities.moved(outcome.cut, outcome.reason)
         if outcome.reason is BalanceReason.UNDONE:
             self.set_costs(built.costs)  # of the vertices that are back; they may be known better
             known = self.load > 0.0 and self._earlier_load > 0.0  # a rank may have had no work
-            self.speeds = self._earlier.scaled(self.load / self._earlier_load if known else 1.0)
-            self.undo, self.grown = None, False
+            earlier = self._earlier.scaled(self.load / self._earlier_load if known else 1.0)
+            self.speeds, self.undo = earlier._replace(before=math.nan), None
             return
-        self.opportunities.promises.make(outcome.before_s)
-        self.undo, self.grown = Undo(built.origin, ranks), bool(np.any(built.origin != rank))
+        self.undo = Undo(built.origin, ranks)
         self._earlier, self._earlier_load = self.speeds, self.load
         self.set_costs(built.costs)
-        home, recent, every = self.speeds
-        self.speeds = PlanSpeeds(home, recent.moved(), every.copy())
+        _, recent, every = self.speeds
+        self.speeds = PlanSpeeds(self._earlier_load, recent.moved(), every.copy())
         self.learned = self._given
 
     @property

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lb_mpi.balancing.deciding import CROWDED, BalanceReason, When, smooth
-from lb_mpi.knowledge import JUMP, USUAL
+from lb_mpi.knowledge import USUAL
 from lb_mpi.reduction import Reduction
 
 USUAL_STEPS = 250  # from one change to the next
@@ -32,11 +32,10 @@ HEAVY = 1.2  # times the first cut: so heavy a cut loses time in each step, unti
 HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move pays after fifty times its cost
 LIGHTER = 0.97  # times the cut before: such a move has made it lighter, and the next one may, too
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
+FIRST_STEPS = 7.0  # of level ranks: the first move, whose cost is not known yet, counts as at least as long
+MOST_PATIENCE = 64  # times the cost of a move
 LEAST_PART = 0.125  # of the imbalance, that a move is to take away
-PAUSE = 64  # opportunities after moves in vain
-MOST_MEMORY = 64  # times the usual number of calls of which the speeds of ranks are the median
 STILL = 0.5  # of the saving of new parts: others that save less no longer fit
-MOST_SAVED = 8.0  # times the cost of a move, that count of what earlier ones have saved: changes may become shorter
 NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
 LEAST_CORE = 0.1  # of its time, that a rank counts as having a core
 MOST_INTERVAL = 64  # calls from one opportunity to the next
@@ -74,8 +73,7 @@ class Maxima(NamedTuple):
     seconds: float  # that it needs for its load
     free_s: float  # of these, with a core
     minus_call_s: float  # seconds of an opportunity at which nothing moves
-    grown_s: float  # seconds that it needs, if it got vertices in the last move
-    home_s: float  # seconds that it would need, at its latest speed, for its load before the first move
+    before_s: float  # seconds that it would need, at its latest speed, for its load before the last move
     now_s: float  # and for that of now
     planned_s: float  # and for that after a move which is being considered
 
@@ -105,13 +103,13 @@ class GraphTotals(NamedTuple):
 
 
 def report(
-    mine: RankLoad, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0, grown: bool = False,
-    latest: float = math.nan, home: float = math.nan, planned: float = math.nan,
+    mine: RankLoad, *, checksum: int = 0, failed: bool = False, call_s: float = 0.0,
+    latest: float = math.nan, before: float = math.nan, planned: float = math.nan,
 ) -> Reduction:  # fmt: skip
     """Return the numbers of a rank.
 
-    `call_s`: seconds of an opportunity without a move; `grown`: it got vertices in the last move; `latest`: its speed in the
-    last calls; `home`: its load before the first move; `planned`: after one that is being considered; NaN: unknown, none.
+    `call_s`: seconds of an opportunity without a move; `latest`: its speed in the last calls; `before`: its load before the
+    last move, if that may be undone; `planned`: after one that is being considered; NaN: unknown, none.
     """
     timed = not math.isnan(mine.speed)
     speed = mine.speed if timed else 0.0
@@ -121,10 +119,10 @@ def report(
     now_s = mine.load / latest
     most = Maxima(
         failed, checksum, -checksum, not timed and mine.load > 0.0, mine.load, speed, seconds, seconds * has_core,
-        -call_s, now_s if grown else 0.0, home / latest, now_s, planned / latest,
+        -call_s, before / latest, now_s, planned / latest,
     )  # fmt: skip
     numbers = np.array(most, dtype=float)
-    numbers[np.isnan(numbers)] = seconds
+    numbers[np.isnan(numbers)] = seconds if math.isnan(now_s) else now_s
     return Reduction(sums, numbers)
 
 
@@ -153,8 +151,9 @@ class RebalanceDecision(NamedTuple):
     mean_s: float = math.nan  # the time of each rank in perfect balance
     mean_speed: float = math.nan
     cost_s: float = math.nan  # expected cost of a move
+    price_s: float = math.nan  # that must have been lost before the next one
     lost_s: float = math.nan  # so far, by not moving
-    undo_s: float | None = None  # of the slowest rank before the last move, which is to be undone
+    undo_s: float | None = None  # of the slowest rank without the last move, which is to be undone
     due: int = MOST_INTERVAL  # calls until the losses reach the cost
 
     @property
@@ -163,91 +162,79 @@ class RebalanceDecision(NamedTuple):
         return self.reason.acts and self.before > 0.0
 
 
-class Promises:
-    """The moves of a plan, compared with what was measured after them, the same on all ranks.
-
-    Costs and speeds are estimates, and may be wrong: if no costs are given, a rank with expensive vertices looks slow.  So a
-    move is undone if a rank that got vertices now needs longer than the slowest rank before it.  After one that was in vain,
-    as also one for which no better parts were found, the next one takes away half as much of the imbalance.  After two in a
-    row, nothing moves until the time of the slowest rank changes, or for 64 opportunities, then 128, ...
-    """
-
-    def __init__(self) -> None:
-        self.part = 1.0  # of the imbalance, that the next move is to take away
-        self._before_s: float | None = None  # of the slowest rank before the last move, not yet compared
-        self._in_vain = 0  # in a row
-        self._pause = 0  # opportunities until the next move
-        self._paused_s = 0.0  # of the slowest rank when the pause began
-
-    def make(self, before_s: float) -> None:
-        """Record a move, before which the slowest rank needed this time: it promises to be faster."""
-        self._before_s = before_s
-
-    def breach(self, slowest_s: float) -> None:
-        """Record a move that was undone, or that no better parts were found."""
-        self._in_vain += 1
-        self.part = max(0.5 * self.part, LEAST_PART)
-        self._pause, self._paused_s = PAUSE << min(self._in_vain - 2, 4) if self._in_vain > 1 else 0, slowest_s
-
-    def compare(self, grown_s: float) -> float | None:
-        """Compare the last move with what ranks need that got vertices; return the time before, if it is to be undone."""
-        before_s, self._before_s = self._before_s, None
-        if before_s is None:
-            return None
-        if grown_s > before_s * (1.0 + NOISE):
-            self.breach(before_s)
-            return before_s
-        self._in_vain, self.part = 0, min(1.0, 2.0 * self.part)
-        return None
-
-    def forbid(self, slowest_s: float) -> bool:
-        """Return whether a move has to wait."""
-        if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:
-            self._in_vain, self._pause, self.part = 0, 0, 1.0
-        self._pause = max(0, self._pause - 1)
-        return self._pause > 0
-
-
 class Payback:
-    """The rule that a move has to pay, with "auto", by what is measured; the same on all ranks.
+    """The rule that a move has to pay, and to keep what it promised, by what is measured; the same on all ranks.
 
     At each opportunity, the ranks measure what a step would take at their latest speeds with parts that they don't have:
-    those that fitted when the imbalance began, and the first ones.  So they know
-    - what would have been saved if they had moved at once.  Once that is more than the cost of the last move, they move.  It
-      begins anew when those parts save less than half of what new ones would: the speeds have changed again.
-    - what all moves so far have saved, less their costs.  If that is negative at the next move, changes were too short: from
-      then on, the speed of a rank is the median of twice as many calls; of half as many, where moves have paid.
+    those that fitted when the imbalance began, and those before the last move.  So they know
+    - what would have been saved if they had moved at once.  Once that is more than `patience` times the cost of the last
+      move, they move.  It begins anew when those parts save less than half of what new ones would: speeds have changed.
+    - what the last move has saved.  Once it has lost what a move costs, it is undone.  What it has lost counts twice before
+      the next one: parts that were wrong are left the way they came, not for others that are as uncertain.
+
+    The patience is 1 at first.  It doubles with a move that is undone, or for which no better parts were found, up to 64,
+    and halves with one that has saved its cost when the next one comes.  A move that is undone has cost what it has lost, if
+    that is more.  With patience, a move takes away 1 / patience of the imbalance, since costs may be other than they seem,
+    and the speed of a rank is the median of `patience` times the usual calls.
+
+    So a move in vain loses about three times its cost: to move, until it is noticed, and to move back.  The next one comes
+    after twice as much was lost by not moving, then four times, ...
     """
 
     def __init__(self) -> None:
-        self.memory = 1  # times the usual number of calls of which the speeds of ranks are the median
+        self.patience = 1
         self.lost_s = 0.0  # by not moving at once
         self.considered = False  # a move
-        self._saved_s = 0.0  # by all moves, less their costs
+        self.saved_s: float | None = None  # by the last one, without its cost; None: it was undone, or there was none
+        self._failed_s = 0.0  # lost by the last one that was undone
+
+    @property
+    def part(self) -> float:
+        """The part of the imbalance that the next move is to take away."""
+        return max(1.0 / self.patience, LEAST_PART)
+
+    def price_s(self, cost_s: float) -> float:
+        """Return the seconds that must have been lost before the next move."""
+        return self.patience * max(cost_s, self._failed_s) + 2.0 * max(0.0, -(self.saved_s or 0.0))
 
     def measure(self, most: Maxima, calls: int, level_s: float) -> None:
         """Record the steps since the last opportunity; one would take `level_s` if all ranks were level."""
-        self._saved_s += calls * (most.home_s - most.now_s)
-        self.lost_s += calls * (most.now_s - most.planned_s)
-        if self.considered and most.now_s - most.planned_s < STILL * (most.now_s - level_s):
-            self.forget()
+        if self.saved_s is not None:
+            self.saved_s += calls * (most.before_s - most.now_s)
+        if self.considered:
+            self.lost_s += calls * (most.now_s - most.planned_s)
+            if most.now_s - most.planned_s < STILL * (most.now_s - level_s):
+                self.forget()
 
     def forget(self) -> None:
         """Consider no move."""
         self.considered, self.lost_s = False, 0.0
 
+    def fails(self, cost_s: float) -> bool:
+        """Return whether the last move is to be undone."""
+        return self.saved_s is not None and self.saved_s < -cost_s
+
     def pays(self, gain_s: float, cost_s: float) -> bool:
         """Return whether to move; `gain_s`: the saving until the next opportunity."""
-        if self.lost_s + gain_s <= cost_s:
-            self.considered = True
-            return False
-        if self._saved_s < 0.0:
-            self.memory = min(2 * self.memory, MOST_MEMORY)
-        elif self._saved_s > cost_s:
-            self.memory = max(self.memory // 2, 1)
-        self._saved_s = min(max(self._saved_s, -MOST_SAVED * cost_s), MOST_SAVED * cost_s) - cost_s
+        self.considered = self.lost_s + gain_s <= self.price_s(cost_s)
+        return not self.considered
+
+    def moved(self, cost_s: float) -> None:
+        """Record a move, but one that undoes another."""
+        if self.saved_s is not None and self.saved_s > cost_s:
+            self.patience, self._failed_s = max(self.patience // 2, 1), 0.0
+        self.saved_s = 0.0
         self.forget()
-        return True
+
+    def in_vain(self) -> None:
+        """Record that no better parts were found."""
+        self.patience = min(2 * self.patience, MOST_PATIENCE)
+        self.forget()
+
+    def undone(self) -> None:
+        """Record that the last move was undone."""
+        self._failed_s, self.saved_s = -(self.saved_s or 0.0), None
+        self.in_vain()
 
 
 class Opportunities:
@@ -264,8 +251,7 @@ class Opportunities:
         self._heavy = False  # the cut after the last move, and another one may make it lighter
         self._cut = math.inf  # after the last move
         self._cut_s = 0.0  # lost by it since then
-        self.promises = Promises()
-        self.payback = Payback()
+        self.moves = Payback()
         self._number = 0  # of the call
         self._calls = 0  # since the last opportunity
         self.before = math.nan  # imbalance at the last one
@@ -291,8 +277,19 @@ class Opportunities:
         """Record what a move has cost, also one that was dropped."""
         self.cost_s = smooth(self.cost_s or math.nan, seconds)
 
+    def dropped(self, reason: BalanceReason) -> None:
+        """Record a move for this reason that was dropped: no better parts were found."""
+        if reason is BalanceReason.UNDONE:
+            self.moves.undone()
+        elif self.arguments.when != "always" and reason is not BalanceReason.CUT:
+            self.moves.in_vain()
+
     def moved(self, cut: float, reason: BalanceReason) -> None:
         """Record a move for this reason, after which the parts have this cut; the next call is to show what it has saved."""
+        if reason is BalanceReason.UNDONE:
+            self.moves.undone()
+        else:
+            self.moves.moved(self.cost_s)
         if self.arguments.when != "always" and reason is not BalanceReason.CUT:
             self._skipped = 1
         helps = reason is not BalanceReason.CUT or cut < LIGHTER * self._cut
@@ -321,40 +318,36 @@ class Opportunities:
         speed, free = speed * missing, free * missing
         mean_s = load / speed
         before = max(0.0, most.seconds / mean_s - 1.0) if mean_s > 0.0 else 0.0
-        self.payback.measure(most, self._calls, mean_s)
+        self.moves.measure(most, self._calls, mean_s)
         self._calls = 0
         now = RebalanceDecision(BalanceReason.ALWAYS, before, mean_s, speed / size)
         if self._number % every:  # it was an opportunity for the arguments of the last one
             return now._replace(reason=BalanceReason.LATER)
         if when == "always":
             return now
-        if (undo_s := self.promises.compare(most.grown_s)) is not None:
-            return now._replace(reason=BalanceReason.UNDONE, undo_s=undo_s)
+        moves, cost_s = self.moves, self.cost_s or max(ROUNDS * totals.call_s, FIRST_STEPS * mean_s)
+        if moves.fails(cost_s) and most.before_s < most.now_s:
+            return now._replace(reason=BalanceReason.UNDONE, undo_s=most.seconds * most.before_s / most.now_s)
         bound = tolerance if isinstance(when, str) else when
-        if self.promises.forbid(most.seconds) and before > bound:
-            return now._replace(reason=BalanceReason.IN_VAIN)
-        if when != "auto":
+        if when != "auto" and (moves.patience == 1 or before <= bound):
             return now._replace(reason=BalanceReason.BOUND if before > bound else BalanceReason.BELOW)
         share = queued_s / own_s if own_s > 0.0 else 0.0
         # Each hand-over would wait until both ranks have a core: it pays if it saves more than they lose by queueing.
-        # Parts that are worse than the first ones may move all the same: an earlier move was a mistake.
-        worse = most.now_s > (1.0 + NOISE) * most.home_s
-        if share > CROWDED and not worse and not most.free_s - load / free > share * most.free_s:
+        if when == "auto" and share > CROWDED and not most.free_s - load / free > share * most.free_s:
             return now._replace(reason=BalanceReason.CROWDED)
-        return self._auto(now, most.seconds, self.cost_s or ROUNDS * totals.call_s)
+        return self._paying(now._replace(cost_s=cost_s, price_s=moves.price_s(cost_s)), most.seconds, bound)
 
-    def _auto(self, now: RebalanceDecision, slowest_s: float, cost_s: float) -> RebalanceDecision:
-        """Decide with "auto"; `cost_s`: of a move, as measured, or guessed before the first one."""
-        payback, (_, every, tolerance, _) = self.payback, self.arguments
-        reason, due = BalanceReason.WITHIN, MOST_INTERVAL
-        if now.before <= tolerance:
-            payback.forget()
+    def _paying(self, now: RebalanceDecision, slowest_s: float, bound: float) -> RebalanceDecision:
+        """Decide by what a move costs and saves, where the imbalance is above the bound."""
+        moves, every, reason, due = self.moves, self.arguments.every, BalanceReason.WITHIN, MOST_INTERVAL
+        if now.before <= bound:
+            moves.forget()
             self._cut_s += every * HEAVY_PART * slowest_s * self._heavy
-            if self._cut_s > cost_s:
+            if self._cut_s > now.cost_s:
                 self._cut_s, reason = 0.0, BalanceReason.CUT
         else:
             gain_s = (slowest_s - now.mean_s) * every
-            reason = BalanceReason.GAIN if payback.pays(gain_s, cost_s) else BalanceReason.NO_GAIN
+            reason = BalanceReason.GAIN if moves.pays(gain_s, now.cost_s) else BalanceReason.NO_GAIN
             if reason is BalanceReason.NO_GAIN:
-                due = int(min((cost_s - payback.lost_s) / gain_s - 1.0, MOST_INTERVAL))
-        return now._replace(reason=reason, cost_s=cost_s, lost_s=payback.lost_s, due=due)
+                due = int(min(max((now.price_s - moves.lost_s) / gain_s - 1.0, 0.0), MOST_INTERVAL))
+        return now._replace(reason=reason, lost_s=moves.lost_s, due=due)

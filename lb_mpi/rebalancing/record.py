@@ -45,7 +45,9 @@ def reason_of(decided: RebalanceDecision, moved: int = 0) -> str:
     """Say why this number of vertices has moved, or none."""
     reason, cost_s, lost_s = decided.reason, decided.cost_s, decided.lost_s
     if reason is BalanceReason.NO_GAIN:
-        return f"{reason.words}; a move takes about {cost_s:.2g} s, and this one would have saved {lost_s:.2g} s so far"
+        vain = f", of {decided.price_s:.2g} s after moves in vain" if decided.price_s > cost_s else ""
+        about = f"a move takes about {cost_s:.2g} s, and this one would have saved {lost_s:.2g} s so far"
+        return f"{reason.words}; {about}{vain}"
     if reason is BalanceReason.UNMEASURED:
         return "plan unchanged: not all ranks have been timed often enough"
     if moved or not reason.acts:

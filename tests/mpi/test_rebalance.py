@@ -152,6 +152,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_
     with lb_mpi.distribute(COMM, on_root(graph), parts=on_root(np.arange(576) // 24 * SIZE // 24)) as plan:
         opportunities = plan._balance.opportunities
         opportunities.first_cut = 1.0  # any cut is heavy
+        opportunities.paid(1e-9)
         for _ in range(12):
             at_speed(plan, 0.2 if RANK == 0 else 1.0)
             opportunities._skipped = 0
@@ -161,7 +162,7 @@ def test_a_move_that_leaves_a_heavy_cut_is_followed_by_others_until_they_hardly_
         assert SIZE == 1 or reasons[0] == BalanceReason.GAIN.words
         assert SIZE == 1 or BalanceReason.CUT.words in reasons or "plan unchanged: no lighter cut was found" in reasons
         assert not opportunities._heavy
-        assert opportunities.promises._in_vain == 0  # not those that found no lighter cut
+        assert opportunities.moves.patience == 1  # those that found no lighter cut were not in vain
 
 
 def virtual(plan, seconds, steps, **options):
@@ -197,7 +198,7 @@ def test_moves_come_to_rest_and_never_make_steps_slower(name, given):
         assert len(moves) < 20
         check(plan, parse(graph))
         if given == 1.0:
-            assert max(moves) <= 15
+            assert max(moves) <= 30
             assert SIZE != 3 or name == "complete" or slowest[-1] <= 1.1 * true.sum() / speed.sum()
 
 
@@ -211,9 +212,7 @@ def test_a_move_that_makes_steps_slower_is_undone(method):
         home, speed = plan.vertices, 1.0 if RANK else 0.4
         slowest = virtual(plan, lambda _: (1.0 + 1e3 * ~np.isin(plan.vertices, home)).sum() / speed, 40)
         assert np.array_equal(plan.vertices, home)
-        assert [call.reason for call in plan.history if call.acted] == [
-            BalanceReason.GAIN.words, BalanceReason.UNDONE.words, BalanceReason.GAIN.words, BalanceReason.UNDONE.words,
-        ]  # fmt: skip
+        assert [call.reason for call in plan.history if call.acted] == [BalanceReason.GAIN.words, BalanceReason.UNDONE.words]
         assert slowest[-1] == slowest[0]
         check(plan, graph)
 
@@ -234,7 +233,7 @@ def test_without_numba_the_first_call_says_what_is_missing(monkeypatch):
 def move(balance, owners, reason=BalanceReason.GAIN, cost=1.0):
     """Let rank 0 have vertices of this cost that had these owners before, and expect 6 s for a step that took 8 s."""
     built = Built(None, np.full(len(owners), cost), np.array(owners, dtype=np.int64), None)
-    balance.moved(built, [], RebalanceOutcome(reason, 1.0, 0.5, before_s=8.0, after_s=6.0), 0)
+    balance.moved(built, [], RebalanceOutcome(reason, 1.0, 0.5, before_s=8.0, after_s=6.0))
 
 
 def after_a_move(speed, n, owners):
@@ -247,17 +246,17 @@ def after_a_move(speed, n, owners):
 
 @pytest.mark.one_mpi
 @pytest.mark.parametrize(
-    ("owners", "step_s", "costs"), [([0, 0, 0, 0, 1, 1], 10.0, [1, 1, 1, 1, 3, 3]), ([0, 0], 4.0, [2, 2])]
+    ("owners", "step_s", "costs"), [([0, 0, 0, 0, 1, 1], 8.0, [1, 1, 1, 1, 2, 2]), ([0, 0], 4.0, [2, 2])]
 )
 def test_what_vertices_that_came_need_longer_than_expected_is_their_cost(owners, step_s, costs):
-    """Two vertices of cost 1 join four, at a speed of 1; the steps then take 10 s: they cost 3 each.  Or two stay."""
+    """Two vertices of cost 1 join four, at a speed of 1; the steps then take 8 s: they cost 2 each.  Or two stay."""
     balance = after_a_move(1.0, 4, owners)
     for own_s in (0.0, step_s, 2 * step_s):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
     np.testing.assert_allclose(balance.costs, costs)
     assert balance.speed == pytest.approx(1.0)
-    assert balance.speeds.home == pytest.approx(4.0 * balance.load / len(owners))  # takes as long as before
+    assert balance.speeds.before == pytest.approx(4.0 * balance.load / len(owners))  # takes as long as before
     move(balance, np.zeros(4), BalanceReason.UNDONE, cost=2.0)  # as is known by now
     assert balance.speed == pytest.approx(2.0)
 
@@ -272,7 +271,7 @@ def test_a_rank_that_had_no_work_keeps_its_speed_when_a_move_is_undone():
 def test_costs_that_are_given_after_a_move_are_not_changed_by_what_is_measured():
     balance = after_a_move(1.0, 4, [0, 0, 1, 1])
     balance.given(np.full(4, 10.0))
-    assert (balance.speeds.recent.usual(), balance.speeds.home) == pytest.approx((10.0, 40.0))  # in the new unit
+    assert (balance.speeds.recent.usual(), balance.speeds.before) == pytest.approx((10.0, 40.0))  # in the new unit
     for own_s in (0.0, 9.0, 18.0):
         balance.measure(own_s, 0.0, balance.load)
     balance.learn(0)
@@ -307,7 +306,7 @@ def test_a_call_that_has_failed_leaves_nothing_in_the_unit_of_its_costs():
     balance.given(np.full(6, 1e6))
     balance.failed(before)
     assert balance.known._replace(costs=None) == before._replace(costs=None)
-    assert balance.speeds == (6.0, deque([3.0]), deque([3.0]))
+    assert balance.speeds[1:] == (deque([3.0]), deque([3.0]))
 
 
 def test_first_costs_between_two_opportunities_are_in_another_unit_and_no_speed():

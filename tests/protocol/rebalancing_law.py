@@ -62,7 +62,9 @@ class Case(NamedTuple):
     def decide(self, when: Any = "always") -> tuple[GraphTotals, RebalanceDecision]:
         """Return the sums and maxima of all ranks, and what they decide."""
         totals = self.totals
-        decided = Opportunities(arguments=Arguments(when)).decide(totals, self.size)
+        opportunities = Opportunities(arguments=Arguments(when))
+        opportunities.paid(1e-9)
+        decided = opportunities.decide(totals, self.size)
         if self.origin is not None:
             decided = decided._replace(reason=BalanceReason.UNDONE, undo_s=0.5 * totals.most.seconds)
         return totals, decided

@@ -54,12 +54,19 @@ MUTANTS = [
     (actor, "may_cut", "reason is not BalanceReason.CUT or new < old", "True"),
     (actor, "Rebalancing._commit", "(self.mine.load, float(self.built.costs.sum()))", "2 * (float(self.built.costs.sum()),)"),
     (actor, "Rebalancing.__init__", "{*undo.owners.tolist(), *undo.ranks} - {rank}", "{*undo.owners.tolist()} - {rank}"),  # one end only
-    (deciding, "Promises.breach", "self._in_vain += 1", "pass"),  # a failed promise is forgotten
-    (deciding, "Promises.compare", "grown_s > before_s * (1.0 + NOISE)", "False"),  # never undone
-    (deciding, "Opportunities._decided", "compare(most.grown_s)", "compare(most.seconds)"),  # for another rank's slowness
-    (deciding, "Promises.breach", "self.part = max(0.5 * self.part, LEAST_PART)", "pass"),
-    (deciding, "Promises.compare", "        self._in_vain, self.part = 0, min(1.0, 2.0 * self.part)\n", ""),
-    (deciding, "Promises.forbid", "if self._pause and not slowest_s / JUMP <= self._paused_s <= slowest_s * JUMP:", "if False:"),
+    (deciding, "Payback.fails", "self.saved_s < -cost_s", "False"),  # never undone
+    (deciding, "Payback.fails", "self.saved_s < -cost_s", "self.saved_s < 0.0"),  # for noise
+    (deciding, "Payback.in_vain", "self.patience = min(2 * self.patience, MOST_PATIENCE)", "pass"),  # a failed promise is forgotten
+    (deciding, "Payback.undone", "-(self.saved_s or 0.0), None", "0.0, None"),  # a step of an hour is forgotten
+    (deciding, "Payback.undone", "-(self.saved_s or 0.0), None", "-(self.saved_s or 0.0), self.saved_s"),  # undone twice
+    (deciding, "Payback.moved", "max(self.patience // 2, 1)", "self.patience"),
+    (deciding, "Payback.moved", "        self.saved_s = 0.0\n", ""),
+    (deciding, "Payback.measure", "most.before_s - most.now_s", "most.now_s - most.now_s"),
+    (deciding, "Payback.measure", "self.lost_s += calls *", "self.lost_s += 0.0 *"),
+    (deciding, "Payback.measure", "                self.forget()\n", "                pass\n"),
+    (deciding, "Payback.price_s", " + 2.0 * max(0.0, -(self.saved_s or 0.0))", ""),  # away from parts that were wrong
+    (deciding, "Opportunities._decided", "(moves.patience == 1 or before <= bound)", "True"),
+    (deciding, "Opportunities.dropped", 'self.arguments.when != "always" and ', ""),
     # the sums
     (deciding, "Opportunities._decided", "missing = size / n_timed", "missing = 1.0"),
 ]  # fmt: skip

@@ -98,7 +98,7 @@ class Program:
             new = np.concatenate([one.undo.owners for one in ranks if one.undo is not None])
             before_s, after_s = 1.1 * decided.undo_s, decided.undo_s
         else:
-            part = ranks[0].opportunities.promises.part
+            part = ranks[0].opportunities.moves.part
             ends = slabs(N, costs, part * speeds + (1.0 - part) * np.bincount(owners, costs) * speeds.sum() / costs.sum())
             new = np.repeat(np.arange(size), np.diff(ends, prepend=0))
             before_s, after_s = ((np.bincount(of, costs, size) / speeds).max() for of in (owners, new))
@@ -108,7 +108,7 @@ class Program:
         reason = decided.reason
         if not is_better(reason, before_s, after_s, level_s):
             for one in ranks:
-                one.opportunities.promises.breach(before_s)
+                one.opportunities.dropped(reason)
             return False
         outcome = RebalanceOutcome(decided.reason, decided.before, 0.0, float(before_s), float(after_s), cut=1.0)
         assert np.all(np.diff(new) >= 0)
@@ -117,7 +117,7 @@ class Program:
             mine = new == rank
             given = np.unique(new[(owners == rank) & ~mine]).tolist()
             built = Built(None, costs[mine], owners[mine], None)  # type: ignore[arg-type]
-            one.moved(built, given, outcome, rank)
+            one.moved(built, given, outcome)
         return True
 
 

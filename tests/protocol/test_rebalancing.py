@@ -15,12 +15,13 @@ from lb_mpi.graph import Graph, mesh, parse
 from lb_mpi.rebalancing import actor as actor_module
 from lb_mpi.rebalancing.actor import is_better, may_cut
 from lb_mpi.rebalancing.deciding import (
+    FIRST_STEPS,
     LEAST_CORE,
     ROUNDS,
     Arguments,
     GraphTotals,
     Opportunities,
-    Promises,
+    Payback,
     RankLoad,
     report,
     totals_of,
@@ -121,37 +122,51 @@ def test_an_unexpected_message_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def after_moves(*measured: tuple[float, float]) -> list[str]:
-    """The reasons at opportunities at which these are measured: the slowest rank, and those that got vertices.
+    """The reasons at opportunities at which these are measured: seconds of a step now, and with the parts before the move.
 
-    Two ranks of loads 3 and 1 would need 2 s each.
+    Two ranks of loads 3 and 1 would need 2 s each; a move costs 0.5 s.
     """
     opportunities, found = Opportunities(arguments=Arguments("auto")), []
-    for slowest_s, grown_s in measured:
-        most = uneven().most._replace(seconds=slowest_s, grown_s=grown_s)
+    opportunities.paid(0.5)
+    for now_s, before_s in measured:
+        opportunities._number, opportunities._calls, opportunities._skipped = 1, 1, 0
+        most = uneven().most._replace(seconds=now_s, now_s=now_s, before_s=before_s, planned_s=2.0)
         decided = opportunities.decide(uneven()._replace(most=most), 2)
         found.append(decided.reason.name)
-        if decided.act and decided.undo_s is None:
-            opportunities.promises.make(slowest_s)
+        if decided.act:
+            opportunities.moved(10.0, decided.reason)
     return found
 
 
-def test_a_move_that_makes_steps_slower_is_undone_and_two_in_vain_are_damped() -> None:
-    plain, slower = (3.0, 0.0), (3.5, 3.5)
+def test_a_move_that_has_lost_its_cost_is_undone_and_the_next_change_has_to_last_twice_as_long() -> None:
+    plain, slower = (3.0, 3.0), (3.0, 2.4)
     assert after_moves(plain, plain, plain) == ["GAIN"] * 3
-    assert after_moves(plain, slower, plain) == ["GAIN", "UNDONE", "GAIN"]
-    found = after_moves(plain, slower, plain, slower, *[plain] * 70)
-    assert found == ["GAIN", "UNDONE"] * 2 + ["IN_VAIN"] * 63 + ["GAIN"] * 7
-    assert after_moves(plain, slower, plain, slower, plain, (4.0, 0.0))[-2:] == ["IN_VAIN", "GAIN"]  # a change
-    assert after_moves(plain, slower, plain, plain, slower, plain)[-2:] == ["UNDONE", "GAIN"]  # not two in a row
-    assert after_moves(plain, (3.02, 3.02)) == ["GAIN", "GAIN"]  # by less than noise
-    assert after_moves(plain, (3.5, 2.0)) == ["GAIN", "GAIN"]  # another rank became slow
+    assert after_moves(plain, slower, plain, plain) == ["GAIN", "UNDONE", "NO_GAIN", "GAIN"]
+    assert after_moves(plain, (2.05, 1.65), (2.05, 1.95)) == ["GAIN", "WITHIN", "WITHIN"]  # has not lost 0.5 s so far
+    assert after_moves(plain, (2.05, 1.65), (2.05, 1.9)) == ["GAIN", "WITHIN", "UNDONE"]
+    found = after_moves(plain, slower, plain, plain, slower, *[plain] * 4)
+    assert found[4:] == ["UNDONE", "NO_GAIN", "NO_GAIN", "GAIN", "NO_GAIN"]
+    found = after_moves(plain, (9.0, 3.0), *[plain] * 14)  # the move has lost 6 s
+    assert found[1:] == ["UNDONE", *["NO_GAIN"] * 12, "GAIN", "NO_GAIN"]
+    assert after_moves(plain, (3.0, 2.6), plain, plain)[1:] == ["NO_GAIN", "GAIN", "GAIN"]  # 0.4 s so far, which count twice
+    saved = after_moves(plain, slower, plain, plain, (2.05, 3.0), *[plain] * 3)
+    assert saved[4:] == ["WITHIN", "NO_GAIN", "GAIN", "GAIN"]  # the patience is 1 again
 
 
-def paused(when: Any, tolerance: float = 0.05, every: int = 1) -> Opportunities:
-    """Return opportunities after two moves in vain, when the slowest rank needed 3 s."""
+def test_losses_begin_anew_when_the_speeds_have_changed_again() -> None:
+    moves = Payback()
+    assert not moves.pays(0.0, 9.0)
+    for planned_s, lost_s in ((2.4, 0.6), (2.4, 1.2), (2.6, 0.0)):  # of 3 s; new parts would take 2 s
+        moves.measure(uneven().most._replace(planned_s=planned_s), 1, 2.0)
+        assert moves.lost_s == pytest.approx(lost_s)
+
+
+def impatient(when: Any, tolerance: float = 0.05, every: int = 1) -> Opportunities:
+    """Return opportunities after two moves for which no better parts were found; one costs 8 s."""
     opportunities = Opportunities(arguments=Arguments(when, every, tolerance))
+    opportunities.paid(8.0)
     for _ in range(2):
-        opportunities.promises.breach(3.0)
+        opportunities.dropped(BalanceReason.GAIN)
     return opportunities
 
 
@@ -161,47 +176,26 @@ def uneven(queued: float = 0.0, call_s: float = 0.0) -> GraphTotals:
     return totals_of(reduced(reports))
 
 
-def test_a_pause_is_the_reason_only_where_vertices_would_move() -> None:
+def test_with_a_bound_a_move_has_to_pay_after_one_in_vain() -> None:
     for when, tolerance, reason in (
-        ("auto", 0.05, BalanceReason.IN_VAIN), ("auto", 0.6, BalanceReason.WITHIN), (0.4, 0.05, BalanceReason.IN_VAIN),
+        ("auto", 0.05, BalanceReason.NO_GAIN), ("auto", 0.6, BalanceReason.WITHIN), (0.4, 0.05, BalanceReason.NO_GAIN),
         (0.6, 0.05, BalanceReason.BELOW), ("always", 0.05, BalanceReason.ALWAYS),
     ):  # fmt: skip
-        assert paused(when, tolerance).decide(uneven(), 2).reason is reason, (when, tolerance)
-
-
-def test_a_pause_gets_no_longer_than_1024_opportunities() -> None:
-    promises = Promises()
-    for _ in range(40):
-        promises.breach(3.0)
-    assert sum(promises.forbid(3.0) for _ in range(2000)) == 1023
-
-
-def test_a_pause_compares_with_the_step_before_a_move_that_is_undone() -> None:
-    promises = Promises()
-    promises.breach(3.0)
-    promises.make(3.0)
-    assert promises.compare(9.0) == 3.0
-    assert promises.forbid(3.0)
-    assert not promises.forbid(9.0)
-    assert promises.part == 1.0
-    promises.breach(9.0)
-    assert not promises.forbid(9.0)  # the first one in a row
-    assert promises.part == 0.5
-    promises.make(9.0)
-    assert promises.compare(8.0) is None
-    assert promises.part == 1.0
-    promises.breach(9.0)
-    assert not promises.forbid(9.0)  # again
+        opportunities = impatient(when, tolerance)
+        decided = opportunities.decide(uneven(), 2)
+        assert decided.reason is reason, (when, tolerance)
+        assert opportunities.moves.patience == (1 if when == "always" else 4)
+    assert Opportunities(arguments=Arguments(0.4)).decide(uneven(), 2).reason is BalanceReason.BOUND
 
 
 def test_each_decision_counts_as_an_opportunity() -> None:
     """With every=2, each second call is one, whatever was decided at the last one."""
     undone, crowded, plain = (Opportunities(arguments=Arguments("auto", 2)) for _ in range(3))
-    undone.promises.make(2.0)
-    slower = uneven()._replace(most=uneven().most._replace(seconds=3.0, grown_s=3.0))
+    undone.moves.saved_s = -99.0
+    slower = uneven()._replace(most=uneven().most._replace(before_s=2.0))
     for opportunities, totals, reason in (
-        (paused("auto", every=2), uneven(), BalanceReason.IN_VAIN), (undone, slower, BalanceReason.UNDONE),
-        (crowded, uneven(0.9), BalanceReason.CROWDED), (plain, uneven(), BalanceReason.GAIN),
+        (impatient("auto", every=2), uneven(), BalanceReason.NO_GAIN), (undone, slower, BalanceReason.UNDONE),
+        (crowded, uneven(0.9), BalanceReason.CROWDED), (plain, uneven(), BalanceReason.NO_GAIN),
     ):  # fmt: skip
         assert opportunities.skips()
         assert not opportunities.skips()
@@ -210,14 +204,14 @@ def test_each_decision_counts_as_an_opportunity() -> None:
         assert not opportunities.skips()
 
 
-def test_ranks_that_queue_still_leave_parts_that_are_worse_than_their_first_ones() -> None:
+def test_a_move_is_undone_while_ranks_queue_too() -> None:
     """A first move by noise left one rank with hardly a vertex for the rest of the run, since the ranks queued."""
-    for home, reason in ((3.0, BalanceReason.CROWDED), (2.0, BalanceReason.GAIN)):
-        reports = [
-            report(RankLoad(load, 1.0, 0.9, 1.0), latest=1.0, home=first)
-            for load, first in ((3.0, home), (1.0, 4.0 - home))
-        ]
-        assert Opportunities().decide(totals_of(reduced(reports)), 2).reason is reason
+    for saved_s, reason in ((-0.5, BalanceReason.CROWDED), (-1.5, BalanceReason.UNDONE)):
+        opportunities = Opportunities()
+        opportunities.paid(1.0)
+        opportunities.moves.saved_s = saved_s
+        totals = uneven(0.9)
+        assert opportunities.decide(totals._replace(most=totals.most._replace(before_s=2.0)), 2).reason is reason
 
 
 def test_the_next_opportunity_is_when_the_losses_reach_the_cost() -> None:
@@ -323,8 +317,9 @@ def test_a_heavy_cut_loses_time_in_each_step_since_the_last_move(every: int, mov
     assert "".join(reason.name[0] for reason in found) == reasons
 
 
-def test_before_the_first_move_its_cost_is_guessed_from_the_time_of_an_opportunity() -> None:
-    assert Opportunities().decide(uneven(call_s=1.0), 2).cost_s == ROUNDS
+def test_before_the_first_move_its_cost_is_guessed_from_the_times_of_an_opportunity_and_a_step() -> None:
+    for call_s, cost_s in ((1.0, ROUNDS), (1e-3, FIRST_STEPS * 2.0)):
+        assert Opportunities().decide(uneven(call_s=call_s), 2).cost_s == cost_s
     paid = Opportunities()
     paid.paid(8.0)
     assert paid.decide(uneven(call_s=1.0), 2).cost_s == 8.0
@@ -435,9 +430,10 @@ def find_fault() -> None:
     one, other = play(SMALL["two, one without vertices"], np.random.default_rng(1))
     assert one.outcome.moved > 0
     assert other.mine.speed == pytest.approx(1.0)  # that of the only rank that has been timed
-    test_a_move_that_makes_steps_slower_is_undone_and_two_in_vain_are_damped()
+    test_a_move_that_has_lost_its_cost_is_undone_and_the_next_change_has_to_last_twice_as_long()
+    test_with_a_bound_a_move_has_to_pay_after_one_in_vain()
+    test_losses_begin_anew_when_the_speeds_have_changed_again()
     test_a_move_counts_as_better_by_its_own_numbers()
-    test_a_pause_compares_with_the_step_before_a_move_that_is_undone()
     for name in ("undone", "undone by ranks that do not touch"):
         assert play(SMALL[name], np.random.default_rng(1))[0].committed
     for seed in (28, 20, 29, *range(12)):  # what the first three break, others hardly do

@@ -288,8 +288,9 @@ class HaloPlan:
             and vertices have just moved, as the costs of these.  Costs of a call between two opportunities are kept
             unchecked, and used at the next opportunity if that call has none.
         when : when vertices move.  "auto": once it would have saved, had it been made when the imbalance began, what
-            the last move cost; where moves have not paid, a change has to last longer until it counts; "always": at every
-            opportunity; a number above 0: if the imbalance is above this bound.
+            the last move cost (before the first one: seven steps); after a move in vain twice as much, then four times, up
+            to 64; "always": at every opportunity; a number above 0: if the imbalance is above this bound, but after a move
+            in vain as with "auto".
         every : number of calls, >= 1, from one opportunity to the next.  With "auto", opportunities may be rarer if they
             cost much compared with a step.  Calls between two opportunities ignore all arguments but `costs`: a new
             `when`, too, counts from the next one on.
@@ -297,16 +298,16 @@ class HaloPlan:
         imbalance : about the imbalance that is left, above 0.
         pack, unpack : functions from an object to bytes and back, for lists of objects.
 
-        In any case, vertices move only if the slowest rank is expected to become faster.  Except with "always", a move that
-        has made the next two steps slower is undone.  After two in a row that were undone, or for which no better parts were
-        found, nothing moves for 64 opportunities, or until the time of the slowest rank changes by 25 %.
+        In any case, vertices move only if the slowest rank is expected to become faster.  Except with "always", a move is
+        undone once the parts before it would have saved what a move costs.  It then was in vain, as one for which no better
+        parts were found; one that has saved its cost makes up for one in vain.
 
         Returns a tuple of the values, in the order of `plan.vertices`: new arrays with the same order in memory, new
         matrices, new lists; the same objects if this rank keeps its vertices.
 
         The speed of a rank is the cost of its vertices / the seconds that it computes between two calls.  The time in
         `exchange` does not count, since it waits there; where the program itself waits, use `waiting`.  The median of the
-        last five calls is used (of 10, 20, ... 320, where moves have not paid), or the last one alone if two in a row differ
+        last five calls is used (of 10, 20, ... 320 after moves in vain), or the last one alone if two in a row differ
         from it by 25 %.  The time before the first call does not count, as functions may have been compiled in it.  A rank
         keeps at least one vertex.
 

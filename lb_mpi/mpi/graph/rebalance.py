@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from lb_mpi import columns
 from lb_mpi.actor import ALL
-from lb_mpi.balancing.deciding import BalanceReason, Trigger
+from lb_mpi.balancing.deciding import Trigger
 from lb_mpi.checks import number, show
 from lb_mpi.columns import Chunk, Reader, chunks_of, packed
 from lb_mpi.distributing.halo import GraphPart, Piece
@@ -154,7 +154,7 @@ def rebalance(
     """
     presence, reducing, slow, record, connected, slabs = setting
     comm, began, before = presence.comm, time.perf_counter(), None
-    opportunities, promises = balance.opportunities, balance.opportunities.promises
+    opportunities = balance.opportunities
     if given.failed is None:
         opportunities.arguments = given.arguments
         if given.costs is not None:
@@ -184,7 +184,7 @@ def rebalance(
             return None
         actor = Rebalancing(
             comm.rank, comm.size, part, balance.costs, mine, totals, decided, connected=connected, slabs=slabs,
-            imbalance=max(given.arguments.imbalance, (1.0 - promises.part) * decided.before),
+            imbalance=max(given.arguments.imbalance, (1.0 - opportunities.moves.part) * decided.before),
             undo=None if decided.undo_s is None else balance.undo,
         )  # fmt: skip
         port = RebalancePort(comm, reducing, actor, given.values)
@@ -209,10 +209,9 @@ def rebalance(
     if not acted or actor.built is None:
         if isinstance(actor.error, Warning):  # of a late rank, after this one has agreed
             raise actor.error
-        if decided.reason is not BalanceReason.CUT:
-            promises.breach(outcome.before_s)
+        opportunities.dropped(decided.reason)
         return None
-    balance.moved(actor.built, [*port.given], outcome, comm.rank)
+    balance.moved(actor.built, [*port.given], outcome)
     return Moved(actor.built.part, port.values, port.given, outcome.n_ghosts, outcome.cut)
 
 
