@@ -27,7 +27,6 @@ from lb_mpi.rebalancing.record import rebalances
 from lb_mpi.reduction import Reduction
 
 MOST_LEARNED = 2.0  # times an estimate of a cost
-MOST_FICKLE = 2  # as `Payback.patience`: where speeds change more often, nothing is learned of costs
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 
 
@@ -148,11 +147,9 @@ class PlanBalance:
     def learn(self, rank: int) -> None:
         """Learn what the vertices cost that came in the last move, or, if none came, those that stayed.
 
-        Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.  But not where
-        speeds change often.
+        Their costs are estimates, unless they are given: what this rank needs longer than expected is theirs.
         """
-        fickle = self.opportunities.moves.patience > MOST_FICKLE
-        if fickle or self._given or self.undo is None or len(self.speeds.recent) < LEAST:
+        if self._given or self.undo is None or len(self.speeds.recent) < LEAST:
             return
         self.learned, expected, now = True, self.speeds.recent[0], self.speeds.recent.usual()
         came = self.undo.owners != rank
