@@ -45,7 +45,7 @@ def reason_of(decided: RebalanceDecision, moved: int = 0) -> str:
     """Say why this number of vertices has moved, or none."""
     reason, cost_s, lost_s = decided.reason, decided.cost_s, decided.lost_s
     if reason is BalanceReason.NO_GAIN:
-        vain = f", of {decided.price_s:.2g} s after moves in vain" if decided.price_s > cost_s else ""
+        vain = f"; after moves in vain, {decided.price_s:.2g} s are needed" if decided.price_s > cost_s else ""
         about = f"a move takes about {cost_s:.2g} s, and this one would have saved {lost_s:.2g} s so far"
         return f"{reason.words}; {about}{vain}"
     if reason is BalanceReason.UNMEASURED:
