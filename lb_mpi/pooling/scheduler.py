@@ -92,6 +92,7 @@ class TaskQueue:
         self._begins = begins
         self.waiting = deque[Task]()
         self.due = deque[Task]()  # begun; they go first
+        self.n_given_back = 0  # the first ones of these
         self.units = 0.0  # cost of all tasks that wait or are due
         self.uninitialized = {*ranks} if initializes else set[int]()
         self.forgets: dict[int, list[str]] = {}  # by rank: keys of arrays
@@ -149,6 +150,7 @@ class TaskQueue:
             if task.arrays and (missing := self.copies.missing(task.arrays, self.hosts[rank])) is not None:
                 break
             taken.append(self.due.popleft())
+            self.n_given_back = max(0, self.n_given_back - 1)
             self.units -= task.cost
             if task.arrays:
                 self.copies.use(task.arrays, rank)
@@ -174,6 +176,7 @@ class TaskQueue:
         """Let tasks that a rank has not run go before others."""
         if not self.broken:
             self.due.extendleft(reversed(tasks))
+            self.n_given_back += len(tasks)
             self.units += sum(task.cost for task in tasks)
 
     def drop(self) -> list[Task]:
@@ -337,8 +340,8 @@ class Scheduler:
             if rank not in self._timings and not self._knowledge.knows(rank):
                 queue.begin_cheapest()
             ahead = {task.function for batch in self.at[rank] for task in batch.tasks[:1]} - {None}  # may wait for the next
-            if ahead and (queue.due or queue.next_task.function not in ahead):
-                continue
+            if ahead and (queue.n_given_back or queue.next_task.function not in ahead):
+                continue  # before it is begun
             if (task := queue.head()) is None or (ahead and task.function not in ahead):
                 continue
             if (batch := queue.next_batch(rank, *self._most(rank, queue))) is not None:
