@@ -26,7 +26,7 @@ from lb_mpi.rebalancing.jobs import Built
 from lb_mpi.rebalancing.record import rebalances
 from lb_mpi.reduction import Reduction
 
-MOST_LEARNED = 2.0  # times an estimate of a cost
+MOST_LEARNED = 2.0  # factor by which an estimate of a cost changes in a move, at most
 NEGLIGIBLE, MOST_COSTS = 1e-100, 1e100  # smaller costs count as 0, larger sums are errors: speeds stay finite
 
 

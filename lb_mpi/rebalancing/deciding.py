@@ -33,7 +33,7 @@ HEAVY_PART = 0.02  # of the time of a step: an assumption, by which another move
 LIGHTER = 0.97  # times the cut before: such a move has made it lighter, and the next one may, too
 ROUNDS = 30  # about so many messages of a rebalancing follow one another
 FIRST_STEPS = 7.0  # of level ranks: the first move, whose cost is not known yet, counts as at least as long
-MOST_PATIENCE = 64  # times the cost of a move
+MOST_PATIENCE = 64  # times the cost of a move that must have been lost before the next one
 LEAST_PART = 0.125  # of the imbalance, that a move is to take away
 STILL = 0.5  # of the saving of new parts: others that save less no longer fit
 NOISE = 0.01  # of the time of a step: a move that is expected to save less, or costs as much, is not worth it
@@ -227,7 +227,7 @@ class Payback:
         self.forget()
 
     def in_vain(self) -> None:
-        """Record that no better parts were found."""
+        """Record a move in vain: it is undone, or no better parts were found."""
         self.patience = min(2 * self.patience, MOST_PATIENCE)
         self.forget()
 
@@ -338,7 +338,7 @@ class Opportunities:
         return self._paying(now._replace(cost_s=cost_s, price_s=moves.price_s(cost_s)), most.seconds, bound)
 
     def _paying(self, now: RebalanceDecision, slowest_s: float, bound: float) -> RebalanceDecision:
-        """Decide by what a move costs and saves, where the imbalance is above the bound."""
+        """Decide by what a move costs and saves; within the bound, only a heavy cut is worth one."""
         moves, every, reason, due = self.moves, self.arguments.every, BalanceReason.WITHIN, MOST_INTERVAL
         if now.before <= bound:
             moves.forget()

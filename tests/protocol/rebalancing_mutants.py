@@ -47,7 +47,7 @@ MUTANTS = [
     (slabs, "best_ends", "ranges.within(middle) is None", "ranges.within(middle) is None or most < 1.3 * ranges.mean"),  # not the best
     (actor, "Rebalancing._ends", "speeds[self.rank] = ", "speeds[(self.rank + 1) % self.size] = "),  # of another rank
     (actor, "Rebalancing.__init__", "{rank + 1, rank - 1} & {*range(size)} if slabs else", ""),  # slabs on a ring
-    # promises
+    # moves pay, and keep what they promised
     (actor, "is_better", "return after_s < before_s", "return True"),  # a move that is worse is committed
     (actor, "is_better", "after_s < (1.0 - NOISE) * before_s", "True"),
     (actor, "is_better", "after_s <= max(before_s, level_s)", "True"),
